@@ -1,0 +1,2 @@
+//! A backend and a head on the CPU.
+#![deny(unsafe_code)]

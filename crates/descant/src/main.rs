@@ -1,0 +1,4 @@
+//! The program: flags, settings, start, stop.
+#![forbid(unsafe_code)]
+
+fn main() {}

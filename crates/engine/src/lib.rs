@@ -1,0 +1,2 @@
+//! Who runs when: rounds, slots, caches, memory.
+#![forbid(unsafe_code)]

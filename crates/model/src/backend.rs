@@ -1,0 +1,132 @@
+//! The device that runs rounds.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+
+use descant_release::ModelConfig;
+
+use crate::Defect;
+
+/// Rows of a chunk of the delta rule; pieces of a prompt start at multiples of it, so that a prompt's chunks do not
+/// depend on how it was cut.
+pub const CHUNK_ROWS: usize = 64;
+
+/// Index of a reserved place for one stream: its KV cache, recurrent states and convolution states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub usize);
+
+/// How a segment's rows are computed. The two ways round differently, so a row's way never depends on what else
+/// is in the round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// The next token of a running stream: one row, by the recurrence.
+    Decode,
+    /// A piece of a prompt: by chunks of [`CHUNK_ROWS`] rows.
+    Prefill,
+}
+
+/// Rows of one stream in a round.
+///
+/// A prefill segment starts at a multiple of [`CHUNK_ROWS`] and, unless it ends the prompt, has a multiple of
+/// [`CHUNK_ROWS`] rows. A decode segment has one row. `start` equals the number of rows the slot has taken so far.
+#[derive(Clone, Debug)]
+pub struct Segment<'a> {
+    /// The stream's slot; a round names a slot at most once.
+    pub slot: Slot,
+    /// Position of the first row, counted from the stream's first row.
+    pub start: usize,
+    /// Token ids, one a row; each below [`ModelConfig::vocab`].
+    pub tokens: &'a [u32],
+    /// How the rows are computed.
+    pub pass: Pass,
+}
+
+/// What a backend reserved at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Number of slots.
+    pub slots: usize,
+    /// Rows a slot can hold.
+    pub positions: usize,
+    /// Rows of one round, all segments together.
+    pub rows: usize,
+}
+
+/// A copy of a slot's states at a multiple of [`CHUNK_ROWS`] rows, with the KV rows since the copy before it.
+///
+/// Only the backend that made it can read it.
+pub struct Saved {
+    /// Positions whose KV rows it holds; the recurrent and convolution states are those after `rows.end`.
+    pub rows: Range<usize>,
+    /// Memory it takes, in bytes.
+    pub bytes: usize,
+    /// The backend's own data.
+    pub data: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Saved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Saved")
+            .field("rows", &self.rows)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A device that holds a model's weights and runs rounds over slots.
+///
+/// A stream's numbers depend on its own tokens, the weights and the backend alone: on no other segment of the round, on
+/// no earlier user of the slot, on no number of threads and on no cut into pieces. Equal bits, not close ones.
+pub trait Backend: Send {
+    /// The model.
+    fn config(&self) -> &ModelConfig;
+
+    /// What was reserved.
+    fn capacity(&self) -> Capacity;
+
+    /// Empties a slot: position 0, zero states.
+    fn reset(&mut self, slot: Slot);
+
+    /// Runs one round: moves each segment's slot on by its rows and keeps the final normed hidden rows until the next
+    /// round. Rows are numbered from 0 through the segments in order.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device. The slots of the round are then undefined and must be reset.
+    ///
+    /// # Panics
+    /// If a segment breaks the rules of [`Segment`] or the round exceeds [`Backend::capacity`].
+    fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect>;
+
+    /// Copies hidden rows of the last round, after the final RMSNorm, into `out`, `[rows.len(), hidden]` f32.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    ///
+    /// # Panics
+    /// If a row was not in the last round or `out` has another length.
+    fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect>;
+
+    /// Next-token logits of some rows of the last round: `out` is `[rows.len(), vocab]` f32.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    ///
+    /// # Panics
+    /// If a row was not in the last round or `out` has another length.
+    fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect>;
+
+    /// Copies a slot's states, and its KV rows from `from` on, out of the slot. The slot stands at a multiple of
+    /// [`CHUNK_ROWS`] rows that prefill alone computed.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect>;
+
+    /// Fills an empty slot from copies whose rows follow one another from position 0; the slot then stands at the end of
+    /// the last, in the state that a cold run would have there, bit for bit.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect>;
+}

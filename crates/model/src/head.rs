@@ -1,0 +1,46 @@
+//! The joint schema head as the engine sees it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use descant_decision::{Encoded, Logits};
+
+use crate::Defect;
+
+/// A joint schema head, shared by all decisions.
+pub trait Head: Send + Sync {
+    /// Starts a decision.
+    fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun>;
+}
+
+/// One decision on its way through the head. Its numbers depend on the record and the hidden rows alone, not on the
+/// cut of the rows into pieces nor on the number of threads.
+pub trait HeadRun: Send {
+    /// Takes the next hidden rows of the prompt, `[n, H]` f32; rows come in order, none twice.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    ///
+    /// # Panics
+    /// If `start` is not the number of rows taken so far.
+    fn absorb(&mut self, start: usize, hidden: &[f32]) -> Result<(), Defect>;
+
+    /// Copies the projected memory rows taken so far, `[rows.len(), W]` f32, for a later decision on the same prefix.
+    ///
+    /// # Panics
+    /// If a row was not taken yet.
+    fn memory(&self, rows: Range<usize>) -> Vec<f32>;
+
+    /// Takes projected memory rows of an earlier decision in place of the next hidden rows. They must lie before the
+    /// first span and the last row, whose hidden rows are needed themselves.
+    ///
+    /// # Panics
+    /// If they do not, or if `start` is not the number of rows taken so far.
+    fn preload(&mut self, start: usize, memory: &[f32]);
+
+    /// Gives the logits once every row of the prompt was taken.
+    ///
+    /// # Errors
+    /// [`Defect::NonFinite`] naming the first question whose logits are not finite, or a [`Defect`] of the device.
+    fn finish(self: Box<Self>) -> Result<Logits, Defect>;
+}

@@ -1,0 +1,13 @@
+//! What is computed, apart from where: the [`Backend`] and [`Head`] traits that every device implements.
+//!
+//! The backbone has two ways in, no more: prefill rows (a prompt's pieces) and decode rows (a chat stream's next
+//! token), both through [`Backend::run`]. A decision's hidden rows go to a [`HeadRun`], which gives the logits.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod error;
+mod head;
+
+pub use backend::{Backend, CHUNK_ROWS, Capacity, Pass, Saved, Segment, Slot};
+pub use error::Defect;
+pub use head::{Head, HeadRun};

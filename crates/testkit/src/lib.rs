@@ -1,0 +1,2 @@
+//! For tests: fixtures, bands, a fake backend.
+#![forbid(unsafe_code)]
