@@ -2,7 +2,7 @@
 //! answers.
 //!
 //! ```text
-//! JSON text ──parse──► Value ──Record::from_json──► Record ──encode──► Encoded        Logits ──answer──► Answers
+//! JSON text ──parse──► Value ──Record::from_value──► Record ──Encoder──► Encoded        Logits ──answer──► Answers
 //! ```
 //!
 //! Everything here is a pure function: no I/O, no threads, no `unsafe`. Text ends at [`Encoded`]; the rest of the
@@ -10,5 +10,14 @@
 #![forbid(unsafe_code)]
 
 mod encoded;
+mod fault;
+mod float;
+pub mod json;
+mod render;
+mod tokenize;
 
 pub use encoded::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits, Span};
+pub use fault::{Fault, FaultKind, STEP_CHARS_MAX, Step, printable};
+pub use json::Value;
+pub use render::render;
+pub use tokenize::Tokenize;

@@ -1,0 +1,24 @@
+//! The tokenizer as the encoder sees it.
+
+/// Turns text into token ids.
+///
+/// An implementation is a pure function of the text: the same text gives the same ids, whatever was encoded before
+/// and on whichever thread. Its time and memory grow no faster than the text by more than a logarithm.
+pub trait Tokenize: Send + Sync {
+    /// Encodes one piece of text. No special token is put around it, but the text of a special token inside the
+    /// piece becomes that token, as the release's tokenizer does. Never fails: every string has ids, the empty
+    /// string has none.
+    fn encode(&self, text: &str) -> Vec<u32>;
+}
+
+impl<T: Tokenize + ?Sized> Tokenize for &T {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        (**self).encode(text)
+    }
+}
+
+impl<T: Tokenize + ?Sized> Tokenize for std::sync::Arc<T> {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        (**self).encode(text)
+    }
+}
