@@ -75,6 +75,13 @@ def write_bytes(path: Path, data: bytes) -> None:
     print(f"{path.relative_to(REPOSITORY)}: {len(data):,} bytes")
 
 
+def write_safetensors(path: Path, tensors: dict[str, Any]) -> None:
+    """Writes torch tensors, readable by everybody."""
+    from safetensors.torch import save
+
+    write_bytes(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+
+
 def main() -> None:
     """Says whether this environment can make the fixtures."""
     module()
