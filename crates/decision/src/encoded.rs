@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::json::{Object, Value};
+
 /// A half-open range of rows (token positions) of a prompt. Never empty.
 pub type Span = Range<usize>;
 
@@ -64,3 +66,43 @@ pub struct EncodedOption {
 
 /// Logits of a record: one vector a question, in request order, one f32 an option, in encoder order.
 pub type Logits = Vec<Vec<f32>>;
+
+impl Encoded {
+    /// The record as JSON: `input_ids`, and for each question its `id`, `type`, `question_span`, `option_spans` and
+    /// `option_ids`.
+    pub fn to_value(&self) -> Value {
+        Object::new()
+            .with("input_ids", self.ids.iter().copied().collect::<Value>())
+            .with(
+                "questions",
+                self.questions
+                    .iter()
+                    .map(EncodedQuestion::to_value)
+                    .collect::<Value>(),
+            )
+            .into()
+    }
+}
+
+impl EncodedQuestion {
+    fn to_value(&self) -> Value {
+        let option_ids = self.options.iter().map(|option| option.id.as_str());
+        Object::new()
+            .with("id", self.id.as_str())
+            .with("type", self.kind.name())
+            .with("question_span", span_value(&self.span))
+            .with(
+                "option_spans",
+                self.options
+                    .iter()
+                    .map(|option| span_value(&option.span))
+                    .collect::<Value>(),
+            )
+            .with("option_ids", option_ids.collect::<Value>())
+            .into()
+    }
+}
+
+fn span_value(span: &Span) -> Value {
+    [span.start, span.end].into_iter().collect()
+}

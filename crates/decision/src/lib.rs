@@ -9,15 +9,22 @@
 //! program sees token ids and spans.
 #![forbid(unsafe_code)]
 
+mod answer;
+mod encode;
 mod encoded;
 mod fault;
 mod float;
 pub mod json;
+mod prompt;
+mod record;
 mod render;
 mod tokenize;
 
+pub use answer::{Answer, Answers, NonFiniteLogits, Profile, Raw, Verdict, answer};
+pub use encode::{Budget, EncodeError, Encoder, OverLength};
 pub use encoded::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits, Span};
 pub use fault::{Fault, FaultKind, STEP_CHARS_MAX, Step, printable};
 pub use json::Value;
+pub use record::{FAULTS_MAX, Limits, Options, Question, Record};
 pub use render::render;
 pub use tokenize::Tokenize;
