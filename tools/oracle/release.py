@@ -57,8 +57,8 @@ def tokenizer(name: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text))
 
 
-def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Writes one JSON object a line, ASCII only; gzipped without a time stamp where the name ends in `.gz`."""
+def write_jsonl(path: Path, records: Iterable[Any]) -> None:
+    """Writes one JSON value a line, ASCII only; gzipped without a time stamp where the name ends in `.gz`."""
     text = "".join(json.dumps(r, ensure_ascii=True, separators=(",", ":"), allow_nan=False) + "\n" for r in records)
     write_bytes(path, text.encode("ascii"))
 
