@@ -1,4 +1,4 @@
-//! Checked model and head configurations.
+//! Checked model and head configurations: what the rest of the program knows of the config files.
 
 /// What a Qwen3.5-family text model is: every size that its tensors and its arithmetic depend on.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,137 @@
+//! The release's tokenizer: `tokenizer.json` exactly as it stands.
+//!
+//! The pattern printed in `tokenizer_config.json` is not read: the released `tokenizer.json` carries another one, and it
+//! is the one the models were trained with.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use descant_decision::Tokenize;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+use crate::error::LoadError;
+use crate::source::read_bounded;
+
+/// A byte-level BPE tokenizer. Every text has ids; the text of an added token becomes that token wherever it stands.
+pub struct Tokenizer {
+    file: PathBuf,
+    inner: tokenizers::Tokenizer,
+    id_max: u32,
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`LoadError::File`], [`LoadError::Memory`], [`LoadError::Tokenizer`].
+    pub fn open(file: &Path) -> Result<Tokenizer, LoadError> {
+        Tokenizer::from_bytes(file, &read_bounded(file, BYTES_MAX)?)
+    }
+
+    /// Loads the content of a `tokenizer.json`; `file` is for messages.
+    ///
+    /// # Errors
+    /// [`LoadError::Tokenizer`] if it is no tokenizer, or one that some text has no ids in.
+    pub fn from_bytes(file: &Path, json: &[u8]) -> Result<Tokenizer, LoadError> {
+        let refuse = |source| LoadError::Tokenizer {
+            file: file.to_path_buf(),
+            source,
+        };
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(refuse)?;
+        // Cutting and filling up are the caller's business; the reference switches them off too.
+        inner.with_truncation(None).map_err(refuse)?;
+        inner.with_padding(None);
+        if let Some(byte) = ByteLevel::alphabet()
+            .into_iter()
+            .find(|byte| inner.token_to_id(&byte.to_string()).is_none())
+        {
+            return Err(refuse(
+                format!(
+                    "no token for the byte written {byte:?}; wanted a byte-level BPE tokenizer"
+                )
+                .into(),
+            ));
+        }
+        let vocabulary = inner.get_vocab(true);
+        let id_max = vocabulary.values().copied().max().unwrap_or(0);
+        let tokenizer = Tokenizer {
+            file: file.to_path_buf(),
+            inner,
+            id_max,
+        };
+        tokenizer.try_encode(PROBE).map_err(refuse)?;
+        Ok(tokenizer)
+    }
+
+    /// Checks that an embedding of `vocab` rows has one for every id.
+    ///
+    /// # Errors
+    /// [`LoadError::TokenizerIds`].
+    pub fn check_ids(&self, vocab: usize) -> Result<(), LoadError> {
+        match (self.id_max as usize) < vocab {
+            true => Ok(()),
+            false => Err(LoadError::TokenizerIds {
+                file: self.file.clone(),
+                id_max: self.id_max,
+                vocab,
+            }),
+        }
+    }
+
+    /// Number of tokens, added ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// The greatest id.
+    pub fn id_max(&self) -> u32 {
+        self.id_max
+    }
+
+    /// Id and text of each added token, by id. Its text becomes its id in any text.
+    pub fn added_tokens(&self) -> Vec<(u32, String)> {
+        let added = self.inner.get_added_tokens_decoder();
+        let mut tokens: Vec<_> = added
+            .into_iter()
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    /// The id of a token's text, as the file writes it.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The text of some ids. Bytes that form no character become U+FFFD; unknown ids have no text.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.inner.decode(ids, skip_special).unwrap_or_default()
+    }
+
+    fn try_encode(&self, text: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+        Ok(self.inner.encode_fast(text, false)?.get_ids().to_vec())
+    }
+}
+
+impl Tokenize for Tokenizer {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        self.try_encode(text)
+            .expect("a byte-level BPE whose bytes all have tokens refuses no text")
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("file", &self.file)
+            .field("tokens", &self.vocab_size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Greatest size of `tokenizer.json`; the release's has 20 MB.
+pub(crate) const BYTES_MAX: u64 = 256 << 20;
+/// A text of several scripts, tried at loading so that a broken file fails then.
+const PROBE: &str = "It's 12 o'clock.\r\n\n  नमस्ते 你好 \u{301} 🙂";
