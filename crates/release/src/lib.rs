@@ -30,7 +30,7 @@ mod tokenizer;
 pub use config::{AttentionConfig, HeadConfig, LayerKind, LinearConfig, ModelConfig};
 pub use error::{FileFault, Foreign, LoadError};
 pub use plan::{LoadPlan, Part, Wanted};
-pub use release::{HeadMissing, PartSize, Release};
+pub use release::{HeadMissing, Outline, PartSize, Release};
 pub use safetensors::{Dtype, Tensor};
 pub use source::EmbeddedFiles;
 pub use tokenizer::Tokenizer;

@@ -49,6 +49,51 @@ struct Place {
     part: Part,
 }
 
+/// What a release is by its config files alone, whether its weights are there or not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outline {
+    /// The backbone's configuration.
+    pub config: ModelConfig,
+    /// The head's configuration; none if there is no head.
+    pub head: Option<HeadConfig>,
+    /// Every tensor that the weight files must hold.
+    pub plan: LoadPlan,
+    /// What stands before `layers.0.…` in the names of the text model's tensors.
+    prefix: &'static str,
+}
+
+impl Outline {
+    /// Reads the config files of a directory; the head's is taken from `clef` if it is given.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the configs, at once.
+    pub fn open(directory: &Path, clef: Option<&Path>) -> Result<Outline, LoadError> {
+        let source = Source::Directory(directory.to_path_buf());
+        let head_source = Source::Directory(clef.unwrap_or(directory).to_path_buf());
+        Outline::from_sources(&source, &head_source)
+    }
+
+    fn from_sources(source: &Source, head_source: &Source) -> Result<Outline, LoadError> {
+        let mut faults = Vec::new();
+        let backbone = read_backbone(source, &mut faults);
+        let has_head = head_source.has(HEAD_CONFIG) || head_source.has(HEAD_WEIGHTS);
+        let model = backbone.as_ref().map(|backbone| &backbone.config);
+        let head = match has_head {
+            true => read_head(head_source, model, &mut faults),
+            false => None,
+        };
+        LoadError::all_of(&source.place(), faults)?;
+        let backbone = backbone.expect("a config that was not read left a fault");
+        let plan = LoadPlan::new(backbone.prefix, &backbone.config, head.as_ref());
+        Ok(Outline {
+            config: backbone.config,
+            head,
+            plan,
+            prefix: backbone.prefix,
+        })
+    }
+}
+
 /// What a part of a release takes on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartSize {
@@ -111,29 +156,23 @@ impl Release {
     }
 
     fn from_sources(source: Source, head_source: Source) -> Result<Release, LoadError> {
-        let mut faults = Vec::new();
-        let backbone = read_backbone(&source, &mut faults);
-        let has_head = head_source.has(HEAD_CONFIG) || head_source.has(HEAD_WEIGHTS);
-        let model = backbone.as_ref().map(|backbone| &backbone.config);
-        let head = match has_head {
-            true => read_head(&head_source, model, &mut faults),
-            false => None,
-        };
-        LoadError::all_of(&source.place(), faults)?;
-        let backbone = backbone.expect("a config that was not read left a fault");
-
-        let plan = LoadPlan::new(backbone.prefix, &backbone.config, head.as_ref());
+        let Outline {
+            config,
+            head,
+            plan,
+            prefix,
+        } = Outline::from_sources(&source, &head_source)?;
         let mut inventory = Inventory::default();
-        inventory.add_backbone(&source, backbone.prefix);
-        inventory.add_head(&head_source, head.is_some(), &backbone.config);
+        inventory.add_backbone(&source, prefix);
+        inventory.add_head(&head_source, head.is_some(), &config);
         inventory.check(&source, &plan);
         LoadError::all_of(&source.place(), inventory.faults)?;
         Ok(Release {
             source,
             head_source,
-            config: backbone.config,
+            config,
             head,
-            prefix: backbone.prefix,
+            prefix,
             plan,
             files: inventory.files,
             places: inventory.places,
