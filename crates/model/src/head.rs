@@ -1,11 +1,41 @@
 //! The joint schema head as the engine sees it.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use descant_decision::{Encoded, Logits};
+use descant_release::{LoadError, Release, Tensor};
 
 use crate::Defect;
+
+/// Where a head's weights come from: a release, or whatever else has tensors of these names.
+///
+/// The names are those of the reference's module, `hidden_norm.weight` to `residual_gate`; the dtypes are BF16, F16 or
+/// F32.
+pub trait HeadWeights: fmt::Debug + Send + Sync {
+    /// A tensor of the head.
+    ///
+    /// # Errors
+    /// [`LoadError::TensorMissing`].
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError>;
+
+    /// The rows, `[vocab, H]`, that the lexical prior averages. Only rows of a record's tokens are read.
+    ///
+    /// # Errors
+    /// [`LoadError::TensorMissing`].
+    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError>;
+}
+
+impl HeadWeights for Release {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
+        Release::tensor(self, name)
+    }
+
+    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
+        Release::lexical_embedding(self)
+    }
+}
 
 /// A joint schema head, shared by all decisions.
 pub trait Head: Send + Sync {
