@@ -25,6 +25,6 @@ pub use encode::{Budget, EncodeError, Encoder, OverLength};
 pub use encoded::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits, Span};
 pub use fault::{Fault, FaultKind, STEP_CHARS_MAX, Step, printable};
 pub use json::Value;
-pub use record::{FAULTS_MAX, Limits, Options, Question, Record};
+pub use record::{FAULTS_MAX, Forms, Limits, Options, Question, Record};
 pub use render::render;
 pub use tokenize::Tokenize;

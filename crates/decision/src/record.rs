@@ -1,15 +1,15 @@
 //! A checked request: a state and its typed questions.
 
-use std::fmt;
-
 use crate::encoded::Kind;
 use crate::fault::{Fault, FaultKind, Step};
 use crate::json::{Object, Value};
 use crate::prompt::{NOUL_FALSE, NOUL_TRUE};
 
-/// How much a record may ask.
+/// How much a record may ask, and in which forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Forms that are taken.
+    pub forms: Forms,
     /// Levels of a score.
     pub levels_max: usize,
     /// Options of a choice.
@@ -18,14 +18,37 @@ pub struct Limits {
     pub questions_max: usize,
 }
 
+/// Which forms of a question are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forms {
+    /// Those that clients can read back and that say nothing that would be dropped silently: no score level that is
+    /// null, a number or a boolean, no noul criteria besides `true` and `false`, no empty id or option name.
+    Documented,
+    /// All that the release answers deliberately, the above included. For comparing with it.
+    Release,
+}
+
 /// 10 levels and 255 options, as the documents of this family of servers say. They set no limit to questions; a
 /// thousand are more than fit into the release's 16,384 tokens.
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
+            forms: Forms::Documented,
             levels_max: 10,
             options_max: 255,
             questions_max: 1024,
+        }
+    }
+}
+
+impl Limits {
+    /// No limits and all forms, as the release has it.
+    pub fn release() -> Limits {
+        Limits {
+            forms: Forms::Release,
+            levels_max: usize::MAX,
+            options_max: usize::MAX,
+            questions_max: usize::MAX,
         }
     }
 }
@@ -70,19 +93,19 @@ impl Record {
     /// Checks a System One body.
     ///
     /// Taken besides what the API documents: a state or instructions of any JSON type, an absent or null `model`,
-    /// unknown fields. Refused besides what the release refuses: whatever it answers by accident (an object or a string
-    /// as score levels, noul criteria other than `true` and `false`) or that its clients cannot read back (a level that
-    /// is null, a number or a boolean), empty ids and option names, and pictures and videos, which this program does
-    /// not see.
+    /// unknown fields. Refused besides what the release refuses: what it answers by accident (an object or a string as
+    /// score levels), what [`Forms::Documented`] leaves out, and pictures and videos, which this program does not see.
     ///
     /// # Errors
     /// All faults at once, the first [`FAULTS_MAX`] of them.
     pub fn from_value(body: &Value, limits: &Limits) -> Result<Record, Vec<Fault>> {
-        let mut faults = Faults::default();
-        let record = read_body(body, limits, &mut faults);
-        match record {
-            Some(record) if faults.list.is_empty() => Ok(record),
-            _ => Err(faults.list),
+        let mut reader = Reader {
+            limits,
+            faults: Vec::new(),
+        };
+        match reader.body(body) {
+            Some(record) if reader.faults.is_empty() => Ok(record),
+            _ => Err(reader.faults),
         }
     }
 
@@ -114,7 +137,7 @@ impl Record {
 }
 
 impl Question {
-    /// The id. Never empty.
+    /// The id. Empty only in [`Forms::Release`].
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -139,51 +162,265 @@ impl Question {
     }
 }
 
-/// The faults found so far.
-#[derive(Default)]
-struct Faults {
-    list: Vec<Fault>,
+/// Reads a body, noting its faults.
+struct Reader<'a> {
+    limits: &'a Limits,
+    faults: Vec<Fault>,
 }
 
-impl Faults {
-    fn add(&mut self, loc: &[Step], kind: FaultKind, msg: impl fmt::Display) {
-        if self.list.len() < FAULTS_MAX {
-            self.list.push(Fault {
-                loc: loc.to_vec(),
-                kind,
-                msg: msg.to_string(),
-            });
+impl Reader<'_> {
+    fn body(&mut self, body: &Value) -> Option<Record> {
+        let body = self.object(&[], body)?;
+        let model = self.model(body);
+        let raw = self.raw(body);
+        let state = body.get("state");
+        if state.is_none() {
+            self.fault(
+                &[Step::key("state")],
+                FaultKind::Missing,
+                "a state is required",
+            );
+        }
+        self.refuse_media(body);
+        let questions = self.questions(body);
+        Some(Record {
+            model,
+            raw,
+            state: state?.clone(),
+            questions: questions?,
+        })
+    }
+
+    fn model(&mut self, body: &Object) -> Option<String> {
+        let model = present(body, "model")?;
+        if model.as_str().is_none() {
+            let msg = wanted("a string", model);
+            self.fault(&[Step::key("model")], FaultKind::StringType, msg);
+        }
+        model.as_str().map(str::to_owned)
+    }
+
+    fn raw(&mut self, body: &Object) -> bool {
+        let Some(raw) = present(body, "raw") else {
+            return false;
+        };
+        if raw.as_bool().is_none() {
+            let msg = wanted("a boolean", raw);
+            self.fault(&[Step::key("raw")], FaultKind::BoolType, msg);
+        }
+        raw.as_bool().unwrap_or(false)
+    }
+
+    /// Refuses pictures and videos: an answer given without them would look like one given with them.
+    fn refuse_media(&mut self, body: &Object) {
+        for field in ["images", "files", "videos"] {
+            let Some(media) = present(body, field) else {
+                continue;
+            };
+            let loc = [Step::key(field)];
+            match media.as_array() {
+                None => self.fault(&loc, FaultKind::ListType, wanted("an array", media)),
+                Some([]) => {}
+                Some(_) => self.not_supported(&loc, field),
+            }
+        }
+        let loc = [Step::key("assets")];
+        let assets = present(body, "assets").and_then(|assets| self.object(&loc, assets));
+        if assets.is_some_and(|assets| !assets.is_empty()) {
+            self.not_supported(&loc, "assets");
         }
     }
 
+    fn not_supported(&mut self, loc: &[Step], field: &str) {
+        let msg = format!("{field} are not supported: this program reads text only");
+        self.fault(loc, FaultKind::NotSupported, msg);
+    }
+
+    fn questions(&mut self, body: &Object) -> Option<Vec<Question>> {
+        let loc = [Step::key("questions")];
+        let Some(questions) = body.get("questions") else {
+            self.fault(&loc, FaultKind::Missing, "questions are required");
+            return None;
+        };
+        let questions = self.object(&loc, questions)?;
+        self.count(
+            &loc,
+            "questions",
+            questions.len(),
+            self.limits.questions_max,
+        )?;
+        let entries = questions.iter();
+        let read: Vec<_> = entries
+            .map(|(id, question)| self.question(id, question))
+            .collect();
+        read.into_iter().collect()
+    }
+
+    fn question(&mut self, id: &str, question: &Value) -> Option<Question> {
+        let loc = [Step::key("questions"), Step::key(id)];
+        if id.is_empty() && self.only_documented() {
+            self.fault(
+                &loc,
+                FaultKind::StringTooShort,
+                "a question's id must not be empty",
+            );
+        }
+        let question = self.object(&loc, question)?;
+        let kind = self.kind(question, &loc)?;
+        let loc = [&loc[..], &[Step::key(kind.name()), Step::key("criteria")]].concat();
+        let criteria = question.get("criteria");
+        let options = match kind {
+            Kind::Choice => self.choice(criteria, &loc),
+            Kind::Noul => self.noul(criteria, &loc),
+            Kind::Score => self.score(criteria, &loc),
+        };
+        Some(Question {
+            id: id.to_owned(),
+            instructions: question.get("instructions").cloned().unwrap_or(Value::Null),
+            options: options?,
+        })
+    }
+
+    fn kind(&mut self, question: &Object, loc: &[Step]) -> Option<Kind> {
+        let (fault, msg) = match question.get("type").map(Value::as_str) {
+            Some(Some("choice")) => return Some(Kind::Choice),
+            Some(Some("noul")) => return Some(Kind::Noul),
+            Some(Some("score")) => return Some(Kind::Score),
+            Some(_) => (
+                FaultKind::UnionTagInvalid,
+                "a type must be noul, choice or score",
+            ),
+            None => (
+                FaultKind::UnionTagNotFound,
+                "a type is required: noul, choice or score",
+            ),
+        };
+        self.fault(loc, fault, msg);
+        None
+    }
+
+    fn choice(&mut self, criteria: Option<&Value>, loc: &[Step]) -> Option<Options> {
+        let criteria = self.required(loc, criteria)?;
+        let criteria = self.object(loc, criteria)?;
+        if criteria.get("").is_some() && self.only_documented() {
+            let loc = [loc, &[Step::key("")]].concat();
+            self.fault(
+                &loc,
+                FaultKind::StringTooShort,
+                "an option's name must not be empty",
+            );
+        }
+        self.count(loc, "options", criteria.len(), self.limits.options_max)?;
+        let options = criteria.iter();
+        Some(Options::Choice(
+            options
+                .map(|(name, text)| (name.to_owned(), text.clone()))
+                .collect(),
+        ))
+    }
+
+    fn noul(&mut self, criteria: Option<&Value>, loc: &[Step]) -> Option<Options> {
+        let none = Object::new();
+        let criteria = match criteria {
+            None | Some(Value::Null) => &none,
+            Some(criteria) => self.object(loc, criteria)?,
+        };
+        if self.only_documented() {
+            self.refuse_other_keys(criteria, loc);
+        }
+        let described = |key, default: &str| match criteria.get(key) {
+            Some(text) => text.clone(),
+            None => default.into(),
+        };
+        Some(Options::Noul {
+            when_true: described("true", NOUL_TRUE),
+            when_false: described("false", NOUL_FALSE),
+        })
+    }
+
+    fn refuse_other_keys(&mut self, criteria: &Object, loc: &[Step]) {
+        for (key, _) in criteria.iter() {
+            if !matches!(key, "true" | "false") {
+                let loc = [loc, &[Step::key(key)]].concat();
+                let msg = "the criteria of a noul are true and false";
+                self.fault(&loc, FaultKind::ExtraForbidden, msg);
+            }
+        }
+    }
+
+    fn score(&mut self, criteria: Option<&Value>, loc: &[Step]) -> Option<Options> {
+        let criteria = self.required(loc, criteria)?;
+        let Some(levels) = criteria.as_array() else {
+            self.fault(
+                loc,
+                FaultKind::ListType,
+                wanted("an array of levels", criteria),
+            );
+            return None;
+        };
+        self.count(loc, "levels", levels.len(), self.limits.levels_max)?;
+        if self.only_documented() {
+            self.refuse_bare_levels(levels, loc);
+        }
+        Some(Options::Score(levels.to_vec()))
+    }
+
+    fn refuse_bare_levels(&mut self, levels: &[Value], loc: &[Step]) {
+        for (index, level) in levels.iter().enumerate() {
+            if let Value::Null | Value::Bool(_) | Value::Number(_) = level {
+                let loc = [loc, &[Step::Index(index)]].concat();
+                let msg = wanted("a string, an array or an object", level);
+                self.fault(&loc, FaultKind::UnionType, msg);
+            }
+        }
+    }
+
+    fn only_documented(&self) -> bool {
+        self.limits.forms == Forms::Documented
+    }
+
     /// The object that must be here.
-    fn object<'a>(&mut self, loc: &[Step], value: &'a Value) -> Option<&'a Object> {
+    fn object<'v>(&mut self, loc: &[Step], value: &'v Value) -> Option<&'v Object> {
         let object = value.as_object();
         if object.is_none() {
-            self.add(loc, FaultKind::DictType, wanted("an object", value));
+            self.fault(loc, FaultKind::DictType, wanted("an object", value));
         }
         object
     }
 
     /// The criteria that must be here.
-    fn required<'a>(&mut self, loc: &[Step], criteria: Option<&'a Value>) -> Option<&'a Value> {
+    fn required<'v>(&mut self, loc: &[Step], criteria: Option<&'v Value>) -> Option<&'v Value> {
         if criteria.is_none() {
-            self.add(loc, FaultKind::Missing, "criteria are required");
+            self.fault(loc, FaultKind::Missing, "criteria are required");
         }
         criteria
     }
 
-    /// Checks that something has at least one entry and at most `max`.
-    fn count(&mut self, loc: &[Step], what: &str, found: usize, max: usize) {
+    /// Checks that there is at least one of something, and at most `max`. Gives nothing where there are too many to look
+    /// at each.
+    fn count(&mut self, loc: &[Step], what: &str, found: usize, max: usize) -> Option<()> {
         if found == 0 {
-            self.add(
+            self.fault(
                 loc,
                 FaultKind::TooShort,
-                format!("wanted at least one of the {what}"),
+                format!("{what} must not be empty"),
             );
-        } else if found > max {
+        }
+        if found > max {
             let msg = format!("wanted at most {max} {what}, found {found}");
-            self.add(loc, FaultKind::TooLong, msg);
+            self.fault(loc, FaultKind::TooLong, msg);
+            return None;
+        }
+        Some(())
+    }
+
+    fn fault(&mut self, loc: &[Step], kind: FaultKind, msg: impl Into<String>) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(Fault {
+                loc: loc.to_vec(),
+                kind,
+                msg: msg.into(),
+            });
         }
     }
 }
@@ -195,246 +432,4 @@ fn wanted(what: &str, found: &Value) -> String {
 /// The value under `key`, if there is one other than null.
 fn present<'a>(object: &'a Object, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
-}
-
-fn read_body(body: &Value, limits: &Limits, faults: &mut Faults) -> Option<Record> {
-    let body = faults.object(&[], body)?;
-    let model = read_model(body, faults);
-    let raw = read_raw(body, faults);
-    let state = body.get("state");
-    if state.is_none() {
-        faults.add(
-            &[Step::key("state")],
-            FaultKind::Missing,
-            "a state is required",
-        );
-    }
-    refuse_media(body, faults);
-    let questions = read_questions(body, limits, faults);
-    Some(Record {
-        model,
-        raw,
-        state: state?.clone(),
-        questions: questions?,
-    })
-}
-
-fn read_model(body: &Object, faults: &mut Faults) -> Option<String> {
-    let model = present(body, "model")?;
-    let name = model.as_str();
-    if name.is_none() {
-        let loc = [Step::key("model")];
-        faults.add(&loc, FaultKind::StringType, wanted("a string", model));
-    }
-    name.map(str::to_owned)
-}
-
-fn read_raw(body: &Object, faults: &mut Faults) -> bool {
-    let Some(raw) = present(body, "raw") else {
-        return false;
-    };
-    raw.as_bool().unwrap_or_else(|| {
-        faults.add(
-            &[Step::key("raw")],
-            FaultKind::BoolType,
-            wanted("a boolean", raw),
-        );
-        false
-    })
-}
-
-/// Refuses pictures and videos: an answer given without them would look like one given with them.
-fn refuse_media(body: &Object, faults: &mut Faults) {
-    for field in ["images", "files", "videos"] {
-        let Some(media) = present(body, field) else {
-            continue;
-        };
-        let loc = [Step::key(field)];
-        match media.as_array() {
-            None => faults.add(&loc, FaultKind::ListType, wanted("an array", media)),
-            Some([]) => {}
-            Some(_) => faults.add(
-                &loc,
-                FaultKind::NotSupported,
-                format!("{field} are not supported here"),
-            ),
-        }
-    }
-    if let Some(assets) = present(body, "assets") {
-        let loc = [Step::key("assets")];
-        if faults
-            .object(&loc, assets)
-            .is_some_and(|assets| !assets.is_empty())
-        {
-            faults.add(
-                &loc,
-                FaultKind::NotSupported,
-                "assets are not supported here",
-            );
-        }
-    }
-}
-
-fn read_questions(body: &Object, limits: &Limits, faults: &mut Faults) -> Option<Vec<Question>> {
-    let loc = [Step::key("questions")];
-    let Some(questions) = body.get("questions") else {
-        faults.add(&loc, FaultKind::Missing, "questions are required");
-        return None;
-    };
-    let questions = faults.object(&loc, questions)?;
-    faults.count(&loc, "questions", questions.len(), limits.questions_max);
-    if questions.len() > limits.questions_max {
-        return None;
-    }
-    let read: Vec<_> = questions
-        .iter()
-        .map(|(id, question)| read_question(id, question, limits, faults))
-        .collect();
-    read.into_iter().collect()
-}
-
-fn read_question(
-    id: &str,
-    question: &Value,
-    limits: &Limits,
-    faults: &mut Faults,
-) -> Option<Question> {
-    let loc = [Step::key("questions"), Step::key(id)];
-    if id.is_empty() {
-        faults.add(
-            &loc,
-            FaultKind::StringTooShort,
-            "a question's id must not be empty",
-        );
-    }
-    let question = faults.object(&loc, question)?;
-    let kind = read_kind(question, &loc, faults)?;
-    let [questions, id_step] = loc;
-    let loc = [
-        questions,
-        id_step,
-        Step::key(kind.name()),
-        Step::key("criteria"),
-    ];
-    let criteria = question.get("criteria");
-    let options = match kind {
-        Kind::Choice => read_choice(criteria, &loc, limits, faults),
-        Kind::Noul => read_noul(criteria, &loc, faults),
-        Kind::Score => read_score(criteria, &loc, limits, faults),
-    };
-    Some(Question {
-        id: id.to_owned(),
-        instructions: question.get("instructions").cloned().unwrap_or(Value::Null),
-        options: options?,
-    })
-}
-
-fn read_kind(question: &Object, loc: &[Step], faults: &mut Faults) -> Option<Kind> {
-    let Some(name) = question.get("type") else {
-        faults.add(
-            loc,
-            FaultKind::UnionTagNotFound,
-            "a question's type is required: noul, choice or score",
-        );
-        return None;
-    };
-    let kind = match name.as_str() {
-        Some("choice") => Some(Kind::Choice),
-        Some("noul") => Some(Kind::Noul),
-        Some("score") => Some(Kind::Score),
-        _ => None,
-    };
-    if kind.is_none() {
-        faults.add(
-            loc,
-            FaultKind::UnionTagInvalid,
-            "a question's type must be noul, choice or score",
-        );
-    }
-    kind
-}
-
-fn read_choice(
-    criteria: Option<&Value>,
-    loc: &[Step],
-    limits: &Limits,
-    faults: &mut Faults,
-) -> Option<Options> {
-    let criteria = faults.required(loc, criteria)?;
-    let criteria = faults.object(loc, criteria)?;
-    faults.count(loc, "options", criteria.len(), limits.options_max);
-    if criteria.get("").is_some() {
-        let loc = [loc, &[Step::key("")]].concat();
-        faults.add(
-            &loc,
-            FaultKind::StringTooShort,
-            "an option's name must not be empty",
-        );
-    }
-    if criteria.len() > limits.options_max {
-        return None;
-    }
-    Some(Options::Choice(
-        criteria
-            .iter()
-            .map(|(name, text)| (name.to_owned(), text.clone()))
-            .collect(),
-    ))
-}
-
-fn read_noul(criteria: Option<&Value>, loc: &[Step], faults: &mut Faults) -> Option<Options> {
-    let none = Object::new();
-    let criteria = match criteria {
-        None | Some(Value::Null) => &none,
-        Some(criteria) => faults.object(loc, criteria)?,
-    };
-    for (key, _) in criteria
-        .iter()
-        .filter(|(key, _)| !matches!(*key, "true" | "false"))
-    {
-        let loc = [loc, &[Step::key(key)]].concat();
-        faults.add(
-            &loc,
-            FaultKind::ExtraForbidden,
-            "the criteria of a noul are true and false",
-        );
-    }
-    let described =
-        |key, default: &str| criteria.get(key).cloned().unwrap_or_else(|| default.into());
-    Some(Options::Noul {
-        when_true: described("true", NOUL_TRUE),
-        when_false: described("false", NOUL_FALSE),
-    })
-}
-
-fn read_score(
-    criteria: Option<&Value>,
-    loc: &[Step],
-    limits: &Limits,
-    faults: &mut Faults,
-) -> Option<Options> {
-    let criteria = faults.required(loc, criteria)?;
-    let Some(levels) = criteria.as_array() else {
-        faults.add(
-            loc,
-            FaultKind::ListType,
-            wanted("an array of levels", criteria),
-        );
-        return None;
-    };
-    faults.count(loc, "levels", levels.len(), limits.levels_max);
-    if levels.len() > limits.levels_max {
-        return None;
-    }
-    for (index, level) in levels.iter().enumerate() {
-        if let Value::Null | Value::Bool(_) | Value::Number(_) = level {
-            let loc = [loc, &[Step::Index(index)]].concat();
-            faults.add(
-                &loc,
-                FaultKind::UnionType,
-                wanted("a string, an array or an object", level),
-            );
-        }
-    }
-    Some(Options::Score(levels.to_vec()))
 }
