@@ -5,6 +5,7 @@
 
 mod band;
 mod bits;
+pub mod fake;
 pub mod fixtures;
 pub mod head_cases;
 pub mod seeded;

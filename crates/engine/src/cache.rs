@@ -1,0 +1,298 @@
+//! The state cache: snapshots of prompts' prefixes, so that a prompt that begins like an earlier one starts where they
+//! part.
+//!
+//! A snapshot stands at a multiple of [`CHUNK_ROWS`] rows that prefill alone computed. It holds the backend's states
+//! there, the KV rows since the snapshot before it (its parent), and for decisions the head's memory rows of the same
+//! stretch. A chain from the root down to a snapshot is everything that a cold run would have there, bit for bit.
+//!
+//! Snapshots are found by a hash of all their tokens and used only if the tokens themselves are equal, so that two
+//! prompts with one hash cost a miss and never a wrong answer. The least recently used snapshot without children goes
+//! first when room is needed; one that a running job builds on stays.
+//!
+//! A snapshot serves prompts that contain it whole. For two prompts that part before the snapshot's end, the cache
+//! names the multiple of [`CHUNK_ROWS`] up to which they agree (the branch), and the second prompt leaves a snapshot
+//! there for the third.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use descant_model::{CHUNK_ROWS, Saved};
+
+/// Snapshots of chat prompts have no memory rows of the head, so decisions and chat do not share theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    Chat,
+    Decision,
+}
+
+/// A snapshot and what leads to it.
+#[derive(Debug)]
+pub(crate) struct Node {
+    parent: Option<Arc<Node>>,
+    /// Tokens of its own stretch.
+    ids: Vec<u32>,
+    saved: Saved,
+    /// The head's memory rows of its own stretch; empty for chat.
+    memory: Vec<f32>,
+}
+
+/// What the cache knows about a prompt.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The longest snapshot that the prompt contains.
+    pub(crate) node: Option<Arc<Node>>,
+    /// Where the prompt parts from others that go further with it than the snapshot does.
+    pub(crate) branch: Option<usize>,
+}
+
+/// Bounded, exact, least recently used goes first.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    bytes_max: usize,
+    bytes: usize,
+    /// Shortest prefix that is worth a snapshot, in rows.
+    rows_min: usize,
+    nodes: HashMap<Key, Kept>,
+    /// Snapshots by the time of their last use.
+    order: BTreeMap<u64, Key>,
+    /// How many snapshots pass through a prefix.
+    paths: HashMap<Key, usize>,
+    clock: u64,
+    evictions: u64,
+    hash: fn(&[u32], usize) -> Vec<u64>,
+}
+
+/// A prefix by its length and hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    lane: Lane,
+    chunks: usize,
+    hash: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    node: Arc<Node>,
+    used: u64,
+    /// Keys of the prefixes that end in its own stretch, its own key last.
+    path: Vec<Key>,
+}
+
+impl Node {
+    /// Positions whose KV rows and memory rows it holds.
+    pub(crate) fn rows(&self) -> Range<usize> {
+        self.saved.rows.clone()
+    }
+
+    /// The head's memory rows of its stretch, `[rows, width]`.
+    pub(crate) fn memory(&self) -> &[f32] {
+        &self.memory
+    }
+
+    /// The snapshots from position 0 to this one.
+    pub(crate) fn chain(self: &Arc<Node>) -> Vec<Arc<Node>> {
+        let mut chain = Vec::new();
+        let mut next = Some(self);
+        while let Some(node) = next {
+            chain.push(Arc::clone(node));
+            next = node.parent.as_ref();
+        }
+        chain.reverse();
+        chain
+    }
+
+    /// The backend's copies.
+    pub(crate) fn saved(&self) -> &Saved {
+        &self.saved
+    }
+
+    /// Whether a prompt begins with exactly its tokens.
+    fn begins(&self, prompt: &[u32]) -> bool {
+        let own = prompt.get(self.saved.rows.clone());
+        own == Some(&self.ids[..])
+            && self
+                .parent
+                .as_ref()
+                .is_none_or(|parent| parent.begins(prompt))
+    }
+
+    /// Memory that it takes, its parents' left out.
+    fn bytes(&self) -> usize {
+        self.saved.bytes + size_of_val(&self.memory[..]) + size_of_val(&self.ids[..])
+    }
+}
+
+impl Cache {
+    /// An empty cache; with `bytes_max` 0 it stays empty.
+    pub(crate) fn new(bytes_max: usize, rows_min: usize) -> Cache {
+        Cache {
+            bytes_max,
+            bytes: 0,
+            rows_min,
+            nodes: HashMap::new(),
+            order: BTreeMap::new(),
+            paths: HashMap::new(),
+            clock: 0,
+            evictions: 0,
+            hash: prefix_hashes,
+        }
+    }
+
+    /// Whether snapshots are kept at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.bytes_max > 0
+    }
+
+    /// Whether a snapshot after so many rows is worth its memory.
+    pub(crate) fn is_worth(&self, rows: usize) -> bool {
+        self.is_on() && rows >= self.rows_min.max(CHUNK_ROWS)
+    }
+
+    /// Looks a prompt up. Neither the snapshot nor the branch goes beyond `rows_max`.
+    pub(crate) fn find(&mut self, lane: Lane, prompt: &[u32], rows_max: usize) -> Found {
+        if !self.is_on() {
+            return Found::default();
+        }
+        let keys = self.keys(lane, &prompt[..rows_max.min(prompt.len())]);
+        let hit = keys.iter().rev().find(|key| {
+            let kept = self.nodes.get(key);
+            kept.is_some_and(|kept| kept.node.begins(prompt))
+        });
+        let hit_chunks = hit.map_or(0, |key| key.chunks);
+        let shared = keys.iter().rev().find(|key| self.paths.contains_key(key));
+        let branch = shared
+            .map(|key| key.chunks)
+            .filter(|chunks| *chunks > hit_chunks);
+        Found {
+            node: hit.copied().map(|key| self.touch(key)),
+            branch: branch.map(|chunks| chunks * CHUNK_ROWS),
+        }
+    }
+
+    /// Keeps a snapshot that ends with the last of `prefix`, and makes room for it. Gives it back as a parent for the
+    /// next, or the one that is there already; `None` if there is no room or its parent is not the one it builds on.
+    pub(crate) fn insert(
+        &mut self,
+        lane: Lane,
+        prefix: &[u32],
+        parent: Option<Arc<Node>>,
+        saved: Saved,
+        memory: Vec<f32>,
+    ) -> Option<Arc<Node>> {
+        let parent_end = parent.as_ref().map_or(0, |parent| parent.rows().end);
+        if saved.rows != (parent_end..prefix.len()) {
+            return None;
+        }
+        let mut path = self.keys(lane, prefix).split_off(parent_end / CHUNK_ROWS);
+        let key = *path.last()?;
+        if let Some(kept) = self.nodes.get(&key) {
+            return kept.node.begins(prefix).then(|| self.touch(key));
+        }
+        path.shrink_to_fit();
+        let node = Arc::new(Node {
+            ids: prefix[saved.rows.clone()].to_vec(),
+            parent,
+            saved,
+            memory,
+        });
+        if !self.make_room(node.bytes()) {
+            return None;
+        }
+        self.bytes += node.bytes();
+        for key in &path {
+            *self.paths.entry(*key).or_default() += 1;
+        }
+        let kept = Kept {
+            node,
+            used: 0,
+            path,
+        };
+        self.nodes.insert(key, kept);
+        Some(self.touch(key))
+    }
+
+    /// Snapshots kept.
+    pub(crate) fn entries(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Memory of the snapshots kept, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Snapshots dropped to make room.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Marks a snapshot and what leads to it as used now.
+    fn touch(&mut self, key: Key) -> Arc<Node> {
+        let kept = self
+            .nodes
+            .get_mut(&key)
+            .expect("the caller looked the key up");
+        self.clock += 1;
+        self.order.remove(&kept.used);
+        kept.used = self.clock;
+        self.order.insert(self.clock, key);
+        // Parents cannot go before their children, so they need no mark.
+        Arc::clone(&kept.node)
+    }
+
+    /// Drops snapshots until `bytes` more fit; false if that cannot be.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        while self.bytes + bytes > self.bytes_max {
+            // The cache's own count is 1; children and running jobs add theirs.
+            let idle = |key: &&Key| Arc::strong_count(&self.nodes[*key].node) == 1;
+            let Some(key) = self.order.values().find(idle).copied() else {
+                return false;
+            };
+            self.evict(key);
+        }
+        true
+    }
+
+    fn evict(&mut self, key: Key) {
+        let kept = self
+            .nodes
+            .remove(&key)
+            .expect("the order names kept snapshots");
+        self.order.remove(&kept.used);
+        self.bytes -= kept.node.bytes();
+        self.evictions += 1;
+        for key in &kept.path {
+            let count = self.paths.get_mut(key).expect("insert counted the path");
+            *count -= 1;
+            if *count == 0 {
+                self.paths.remove(key);
+            }
+        }
+    }
+
+    /// Keys of all prefixes of whole chunks, shortest first.
+    fn keys(&self, lane: Lane, prompt: &[u32]) -> Vec<Key> {
+        let hashes = (self.hash)(prompt, CHUNK_ROWS);
+        let key = |(index, hash)| Key {
+            lane,
+            chunks: index + 1,
+            hash,
+        };
+        hashes.into_iter().enumerate().map(key).collect()
+    }
+}
+
+/// The hash of each prefix of whole chunks, shortest first.
+fn prefix_hashes(ids: &[u32], chunk: usize) -> Vec<u64> {
+    let mut hasher = DefaultHasher::new();
+    let chunks = ids.chunks_exact(chunk);
+    let after = |chunk: &[u32]| {
+        for id in chunk {
+            hasher.write_u32(*id);
+        }
+        hasher.finish()
+    };
+    chunks.map(after).collect()
+}

@@ -1,0 +1,347 @@
+//! The engine on its own thread, with the fake backend and head: answers, refusals, the end.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use descant_decision::Encoded;
+use descant_engine::{
+    Engine, EngineError, FinishReason, GenerateOptions, Handle, Health, JobOptions, Sampling,
+    Settings, StreamItem,
+};
+use descant_model::Capacity;
+use descant_testkit::fake::{
+    FakeBackend, FakeHead, HIDDEN, Mishap, Script, VOCAB, fake_defect, fake_record,
+};
+
+const CAPACITY: Capacity = Capacity {
+    slots: 3,
+    positions: 2048,
+    rows: 256,
+};
+
+/// An engine, and the scripts of its backend and head.
+struct House {
+    engine: Engine,
+    backend: Script,
+    head: Script,
+}
+
+fn house(settings: &Settings) -> House {
+    let (backend, head) = (Script::default(), Script::default());
+    let fake = Box::new(FakeBackend::new(CAPACITY, backend.clone()));
+    let engine = Engine::start(fake, Some(Arc::new(FakeHead::new(head.clone()))), settings);
+    House {
+        engine: engine.unwrap(),
+        backend,
+        head,
+    }
+}
+
+fn tokens(count: usize, seed: u32) -> Vec<u32> {
+    let token = |index: u32| (index.wrapping_mul(31).wrapping_add(seed * 17)) % VOCAB as u32;
+    (0..count as u32).map(token).collect()
+}
+
+fn record(rows: usize, seed: u32) -> Arc<Encoded> {
+    Arc::new(fake_record(tokens(rows, seed), rows - 10))
+}
+
+fn decide(handle: &Handle, record: &Arc<Encoded>) -> Result<Vec<Vec<f32>>, EngineError> {
+    let ticket = handle.decide(Arc::clone(record), &JobOptions::default())?;
+    ticket.wait().map(|decided| decided.logits)
+}
+
+fn generate(handle: &Handle, prompt: Vec<u32>, seed: u64) -> Vec<u32> {
+    let options = GenerateOptions {
+        sampling: Sampling {
+            seed,
+            ..Sampling::default()
+        },
+        tokens_max: Some(20),
+        ..GenerateOptions::default()
+    };
+    let mut stream = handle.generate(prompt, options).unwrap();
+    let mut ids = Vec::new();
+    while let Some(item) = stream.wait_next() {
+        match item.unwrap() {
+            StreamItem::Token(token) => ids.push(token.id),
+            StreamItem::Finished(finished) => assert_eq!(finished.completion_tokens, ids.len()),
+        }
+    }
+    ids
+}
+
+/// Runs a future on this thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn answers_in_company_equal_those_alone() {
+    let lengths = [10, 63, 64, 65, 128, 300, 777, 1500];
+    let alone = house(&Settings::default());
+    let wanted: Vec<_> = (0..8)
+        .map(|seed| {
+            let record = record(lengths[seed], seed as u32);
+            let ids = generate(
+                &alone.engine.handle(),
+                tokens(lengths[seed], 50),
+                seed as u64,
+            );
+            (decide(&alone.engine.handle(), &record).unwrap(), ids)
+        })
+        .collect();
+    let company = house(&Settings {
+        wait_max: None,
+        piece_rows: 64,
+        head_threads: 3,
+        ..Settings::default()
+    });
+    let handle = company.engine.handle();
+    thread::scope(|scope| {
+        for (seed, (logits, ids)) in wanted.iter().enumerate() {
+            let handle = &handle;
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    let record = record(lengths[seed], seed as u32);
+                    assert_eq!(&decide(handle, &record).unwrap(), logits);
+                }
+            });
+            scope.spawn(move || {
+                let prompt = tokens(lengths[seed], 50);
+                assert_eq!(&generate(handle, prompt, seed as u64), ids);
+            });
+        }
+    });
+    show_figures(&handle);
+    let stats = handle.stats();
+    assert_eq!((stats.arrived, stats.answered), (49, 48));
+    // Four of the states are longer than a chunk; each is cold once.
+    assert!(stats.cache_hits >= 4 * 4, "{stats:?}");
+}
+
+#[test]
+fn a_ticket_is_a_future() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    let record = record(100, 1);
+    let wanted = decide(&handle, &record).unwrap();
+    let ticket = handle.decide(record, &JobOptions::default()).unwrap();
+    let decided = block_on(ticket).unwrap();
+    assert_eq!(decided.logits, wanted);
+    assert_eq!(decided.cached_rows, 64);
+}
+
+#[test]
+fn a_stream_ends_with_a_stop_token_or_its_length() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    let ids = generate(&handle, tokens(70, 3), 9);
+    assert_eq!(ids.len(), 20);
+    let first = |id: u32| ids.iter().position(|other| *other == id).unwrap();
+    let stop = *ids.iter().rfind(|id| first(**id) > 3).unwrap();
+    let options = GenerateOptions {
+        sampling: Sampling {
+            seed: 9,
+            ..Sampling::default()
+        },
+        stop_ids: vec![stop],
+        ..GenerateOptions::default()
+    };
+    let mut stream = handle.generate(tokens(70, 3), options).unwrap();
+    let mut found = Vec::new();
+    let finished = loop {
+        match block_on(stream.next()).unwrap().unwrap() {
+            StreamItem::Token(token) => found.push(token.id),
+            StreamItem::Finished(finished) => break finished,
+        }
+    };
+    assert_eq!(found, ids[..first(stop)]);
+    assert_eq!(finished.reason, FinishReason::Stop { id: stop });
+    assert_eq!(finished.completion_tokens, found.len() + 1);
+    assert_eq!((finished.prompt_tokens, finished.cached_tokens), (70, 64));
+    assert!(block_on(stream.next()).is_none());
+}
+
+#[test]
+fn a_stream_ends_when_its_slot_is_full() {
+    let house = house(&Settings::default());
+    let prompt = tokens(CAPACITY.positions - 2, 1);
+    let options = GenerateOptions::default();
+    let mut stream = house.engine.handle().generate(prompt, options).unwrap();
+    let mut count = 0;
+    while let Some(item) = stream.wait_next() {
+        if let StreamItem::Finished(finished) = item.unwrap() {
+            assert_eq!(finished.reason, FinishReason::Length);
+        } else {
+            count += 1;
+        }
+    }
+    // Two of them are run, the third is only given.
+    assert_eq!(count, 3);
+}
+
+#[test]
+fn hidden_rows_do_not_depend_on_the_piece() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    let rows = |piece: usize| {
+        let options = JobOptions::default();
+        let mut stream = handle.hidden(tokens(333, 2), piece, &options).unwrap();
+        let mut all = Vec::new();
+        while let Some(piece) = stream.wait_next() {
+            let piece = piece.unwrap();
+            assert_eq!(piece.start * HIDDEN, all.len());
+            all.extend(piece.rows);
+        }
+        all
+    };
+    let whole = rows(2048);
+    assert_eq!(whole.len(), 333 * HIDDEN);
+    assert_eq!(rows(64), whole);
+    assert_eq!(rows(128), whole);
+}
+
+#[test]
+fn what_cannot_run_is_refused_at_once() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    let options = JobOptions::default;
+    let refusal = |ids| {
+        let stream = handle.generate(ids, GenerateOptions::default());
+        stream.unwrap_err()
+    };
+    assert_eq!(refusal(vec![]), EngineError::EmptyPrompt);
+    let too_long = EngineError::TooLong {
+        needed: 2049,
+        allowed: 2048,
+    };
+    assert_eq!(refusal(tokens(2049, 1)), too_long);
+    let no_token = EngineError::TokenId {
+        index: 1,
+        id: 97,
+        vocab: 97,
+    };
+    assert_eq!(refusal(vec![5, 97]), no_token);
+    assert_eq!(
+        handle.hidden(vec![5], 100, &options()).unwrap_err(),
+        EngineError::PieceRows { found: 100 }
+    );
+    let sampling = Sampling {
+        top_p: 2.0,
+        ..Sampling::default()
+    };
+    let options = GenerateOptions {
+        sampling,
+        ..GenerateOptions::default()
+    };
+    let refused = handle.generate(vec![5], options).unwrap_err();
+    assert!(matches!(
+        refused,
+        EngineError::Sampling { name: "top_p", .. }
+    ));
+}
+
+#[test]
+fn a_release_without_a_head_still_chats() {
+    let fake = FakeBackend::new(CAPACITY, Script::default());
+    let engine = Engine::start(Box::new(fake), None, &Settings::default()).unwrap();
+    let handle = engine.handle();
+    assert!(!handle.has_head());
+    assert_eq!(decide(&handle, &record(20, 1)), Err(EngineError::NoHead));
+    assert_eq!(generate(&handle, tokens(20, 1), 1).len(), 20);
+}
+
+#[test]
+fn a_panic_answers_the_jobs_it_hits_and_the_engine_goes_on() {
+    let house = house(&Settings {
+        cache_bytes: 0,
+        ..Settings::default()
+    });
+    let handle = house.engine.handle();
+    let record = record(50, 1);
+    let wanted = decide(&handle, &record).unwrap();
+    for script in [&house.backend, &house.head] {
+        script.befall([Some(Mishap::Panic)]);
+        let error = decide(&handle, &record).unwrap_err();
+        assert!(
+            error.to_string().contains("panicked: told to panic"),
+            "{error}"
+        );
+        script.befall([Some(Mishap::Fail)]);
+        let defect = EngineError::Defect(fake_defect());
+        assert_eq!(decide(&handle, &record), Err(defect));
+        assert_eq!(decide(&handle, &record).as_ref(), Ok(&wanted));
+    }
+    assert_eq!(house.head.head_runs(), 0);
+    assert_eq!(handle.stats().health, Health::Good);
+}
+
+#[test]
+fn repeated_failures_show_and_a_success_clears_them() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    for failures in 1..=3 {
+        assert_eq!(handle.stats().health, Health::Good, "after {failures}");
+        house.backend.befall([Some(Mishap::Fail)]);
+        decide(&handle, &record(20, 1)).unwrap_err();
+        show_figures(&handle);
+    }
+    assert_eq!(handle.stats().health, Health::Failing);
+    decide(&handle, &record(20, 1)).unwrap();
+    show_figures(&handle);
+    assert_eq!(handle.stats().health, Health::Good);
+}
+
+/// Figures are shown at the end of a step, maybe after its answers. Passes through the engine once more without a round,
+/// so that those of the last round are shown.
+fn show_figures(handle: &Handle) {
+    let options = JobOptions {
+        timeout: Some(Duration::ZERO),
+    };
+    let ticket = handle.decide(record(20, 1), &options).unwrap();
+    assert_eq!(ticket.wait().unwrap_err(), EngineError::Deadline);
+}
+
+#[test]
+fn after_the_end_nothing_is_taken_in() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    house.engine.shutdown(Duration::ZERO);
+    assert_eq!(decide(&handle, &record(20, 1)), Err(EngineError::Closing));
+    assert_eq!(handle.stats().health, Health::Stopped);
+}
+
+#[test]
+fn a_shutdown_lets_admitted_jobs_finish() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    let mut stream = handle
+        .generate(tokens(20, 1), GenerateOptions::default())
+        .unwrap();
+    // It has a slot once it gave a token.
+    stream.wait_next().unwrap().unwrap();
+    house.engine.shutdown(Duration::from_secs(600));
+    let mut last = None;
+    while let Some(item) = stream.wait_next() {
+        last = Some(item.unwrap());
+    }
+    assert!(matches!(last, Some(StreamItem::Finished(_))));
+}

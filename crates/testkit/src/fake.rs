@@ -1,0 +1,520 @@
+//! A backend and a head that hash instead of computing, for tests of whoever drives them.
+//!
+//! A hidden row is a hash of every (token, position, pass) that the slot has taken, so a lost, doubled, misrouted or
+//! stale row changes every number behind it. A decision's logits are a hash of its memory rows, of the hidden rows of its
+//! spans and of the last row. Both check the rules that their traits state and panic if one is broken, write down every
+//! call, and fail when told to.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
+use descant_model::{
+    Backend, CHUNK_ROWS, Capacity, Defect, Head, HeadRun, Pass, Saved, Segment, Slot,
+};
+use descant_release::{AttentionConfig, LayerKind, LinearConfig, ModelConfig};
+
+/// Width of a hidden row.
+pub const HIDDEN: usize = 4;
+/// Width of a memory row of the head.
+pub const WIDTH: usize = 2;
+/// Tokens of the vocabulary.
+pub const VOCAB: usize = 97;
+
+/// A call that a [`FakeBackend`] got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// [`Backend::load`] into a slot, up to a position.
+    Load(Slot, usize),
+    /// [`Backend::reset`].
+    Reset(Slot),
+    /// [`Backend::run`]: slot, start, number of rows and pass of each segment.
+    Run(Vec<(Slot, usize, usize, Pass)>),
+    /// [`Backend::save`]: slot and the positions whose KV rows were copied.
+    Save(Slot, Range<usize>),
+}
+
+/// What a [`FakeBackend`] or a [`FakeHead`] is told to do, and what it did. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Script(Arc<Mutex<ScriptState>>);
+
+#[derive(Debug, Default)]
+struct ScriptState {
+    calls: Vec<Call>,
+    /// What befalls the next calls, first to last.
+    mishaps: VecDeque<Option<Mishap>>,
+    /// Decisions begun and not yet dropped.
+    head_runs: usize,
+    /// Copies made by `save` and not yet dropped.
+    copies: usize,
+}
+
+/// What can befall a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// It gives [`fake_defect`].
+    Fail,
+    /// It panics.
+    Panic,
+}
+
+/// The defect of a call that was told to fail.
+pub fn fake_defect() -> Defect {
+    Defect::Device {
+        message: "told to fail".into(),
+    }
+}
+
+impl Script {
+    /// Lets the calls to come meet the given fates, one each, before all goes well again. They count
+    /// [`Backend::run`], [`Backend::load`] and [`Backend::save`], or [`HeadRun::absorb`] and [`HeadRun::finish`].
+    pub fn befall(&self, mishaps: impl IntoIterator<Item = Option<Mishap>>) {
+        self.with(|state| state.mishaps.extend(mishaps));
+    }
+
+    /// The calls so far; they are forgotten here.
+    pub fn take_calls(&self) -> Vec<Call> {
+        self.with(|state| std::mem::take(&mut state.calls))
+    }
+
+    /// Decisions begun and not yet dropped.
+    pub fn head_runs(&self) -> usize {
+        self.with(|state| state.head_runs)
+    }
+
+    /// Copies made by [`Backend::save`] and not yet dropped.
+    pub fn copies(&self) -> usize {
+        self.with(|state| state.copies)
+    }
+
+    fn note(&self, call: Call) {
+        self.with(|state| state.calls.push(call));
+    }
+
+    /// Meets the next fate.
+    fn risk(&self) -> Result<(), Defect> {
+        match self.with(|state| state.mishaps.pop_front()).flatten() {
+            None => Ok(()),
+            Some(Mishap::Fail) => Err(fake_defect()),
+            Some(Mishap::Panic) => panic!("told to panic"),
+        }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut ScriptState) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A [`Backend`] that hashes.
+#[derive(Debug)]
+pub struct FakeBackend {
+    config: ModelConfig,
+    capacity: Capacity,
+    slots: Vec<Stream>,
+    /// Hidden rows of the last round; empty after a failed one.
+    round: Vec<[f32; HIDDEN]>,
+    script: Script,
+}
+
+/// What a slot holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stream {
+    /// So many rows with this hash; whether prefill alone computed them.
+    At {
+        rows: usize,
+        hash: u64,
+        prefilled: bool,
+    },
+    /// A round failed: only a reset helps.
+    Undefined,
+}
+
+impl Stream {
+    const EMPTY: Stream = Stream::At {
+        rows: 0,
+        hash: SEED,
+        prefilled: true,
+    };
+}
+
+/// What [`FakeBackend::save`] copies: the hash after the rows, and that before them, which stands for the KV rows.
+struct Copy {
+    before: u64,
+    after: u64,
+    script: Script,
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        self.script.with(|state| state.copies -= 1);
+    }
+}
+
+impl FakeBackend {
+    /// A backend with empty slots.
+    pub fn new(capacity: Capacity, script: Script) -> FakeBackend {
+        FakeBackend {
+            config: fake_config(capacity.positions),
+            slots: vec![Stream::EMPTY; capacity.slots],
+            round: Vec::new(),
+            capacity,
+            script,
+        }
+    }
+
+    /// Moves a slot on by a segment's rows and writes them down.
+    fn advance(&mut self, segment: &Segment<'_>) {
+        let Stream::At {
+            mut rows,
+            mut hash,
+            prefilled,
+        } = self.slots[segment.slot.0]
+        else {
+            panic!("{:?} was not reset after a failed round", segment.slot);
+        };
+        assert_eq!(segment.start, rows, "{:?} stands elsewhere", segment.slot);
+        for token in segment.tokens {
+            assert!((*token as usize) < VOCAB, "token {token} is none");
+            // Decode and prefill round differently on a real device.
+            let pass = u64::from(segment.pass == Pass::Decode);
+            hash = mix(hash, &[u64::from(*token), rows as u64, pass]);
+            rows += 1;
+            self.round.push(floats(hash));
+        }
+        assert!(
+            rows <= self.capacity.positions,
+            "{:?} is full",
+            segment.slot
+        );
+        self.slots[segment.slot.0] = Stream::At {
+            rows,
+            hash,
+            prefilled: prefilled && segment.pass == Pass::Prefill,
+        };
+    }
+
+    fn check(&self, round: &[Segment<'_>]) {
+        let rows: usize = round.iter().map(|segment| segment.tokens.len()).sum();
+        assert!(
+            rows > 0 && rows <= self.capacity.rows,
+            "a round of {rows} rows"
+        );
+        for (index, segment) in round.iter().enumerate() {
+            let slot = segment.slot;
+            assert!(
+                round[..index].iter().all(|other| other.slot != slot),
+                "{slot:?} twice"
+            );
+            assert!(!segment.tokens.is_empty(), "{slot:?} without rows");
+            match segment.pass {
+                Pass::Decode => assert_eq!(segment.tokens.len(), 1, "{slot:?} decodes"),
+                Pass::Prefill => assert!(segment.start.is_multiple_of(CHUNK_ROWS), "{slot:?}"),
+            }
+        }
+    }
+}
+
+impl Backend for FakeBackend {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn reset(&mut self, slot: Slot) {
+        self.script.note(Call::Reset(slot));
+        self.slots[slot.0] = Stream::EMPTY;
+    }
+
+    fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect> {
+        self.check(round);
+        let lines = round.iter().map(|segment| {
+            let rows = segment.tokens.len();
+            (segment.slot, segment.start, rows, segment.pass)
+        });
+        self.script.note(Call::Run(lines.collect()));
+        self.round.clear();
+        for segment in round {
+            self.advance(segment);
+        }
+        // From here on the slots are undefined unless the round is a success.
+        let ran: Vec<Stream> = round
+            .iter()
+            .map(|segment| std::mem::replace(&mut self.slots[segment.slot.0], Stream::Undefined))
+            .collect();
+        if let Err(defect) = self.script.risk() {
+            self.round.clear();
+            return Err(defect);
+        }
+        for (segment, stream) in round.iter().zip(ran) {
+            self.slots[segment.slot.0] = stream;
+        }
+        Ok(())
+    }
+
+    fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
+        assert_eq!(out.len(), rows.len() * HIDDEN);
+        out.copy_from_slice(self.round[rows].as_flattened());
+        Ok(())
+    }
+
+    fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
+        assert_eq!(out.len(), rows.len() * VOCAB);
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(VOCAB)) {
+            let hash = fold(SEED, &self.round[*row]);
+            for (id, logit) in (0u64..).zip(out) {
+                *logit = 4.0 * float(mix(hash, &[id]));
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+        let Stream::At {
+            rows,
+            hash,
+            prefilled,
+        } = self.slots[slot.0]
+        else {
+            panic!("{slot:?} was not reset after a failed round");
+        };
+        assert!(prefilled, "{slot:?} holds decoded rows");
+        assert!(
+            rows.is_multiple_of(CHUNK_ROWS) && from < rows,
+            "{slot:?} at {rows} from {from}"
+        );
+        self.script.note(Call::Save(slot, from..rows));
+        self.script.risk()?;
+        self.script.with(|state| state.copies += 1);
+        Ok(Saved {
+            rows: from..rows,
+            // As with a real device: states of a fixed size, and KV rows.
+            bytes: 1000 + 16 * (rows - from),
+            data: Box::new(Copy {
+                before: from as u64,
+                after: hash,
+                script: self.script.clone(),
+            }),
+        })
+    }
+
+    fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {
+        assert_eq!(
+            self.slots[slot.0],
+            Stream::EMPTY,
+            "{slot:?} was not emptied"
+        );
+        let mut rows = 0;
+        let mut hash = SEED;
+        for saved in saved {
+            let copy: &Copy = saved.data.downcast_ref().expect("a copy of this backend");
+            assert_eq!((saved.rows.start, copy.before), (rows, rows as u64));
+            rows = saved.rows.end;
+            hash = copy.after;
+        }
+        self.script.note(Call::Load(slot, rows));
+        self.slots[slot.0] = Stream::Undefined;
+        self.script.risk()?;
+        self.slots[slot.0] = Stream::At {
+            rows,
+            hash,
+            prefilled: true,
+        };
+        Ok(())
+    }
+}
+
+/// A [`Head`] that hashes.
+#[derive(Clone, Debug)]
+pub struct FakeHead {
+    script: Script,
+}
+
+/// A decision in a [`FakeHead`].
+struct FakeRun {
+    encoded: Arc<Encoded>,
+    memory: Vec<f32>,
+    rows: usize,
+    /// Hash of the hidden rows of the spans and of the last row.
+    spans: u64,
+    script: Script,
+}
+
+impl FakeHead {
+    /// A head.
+    pub fn new(script: Script) -> FakeHead {
+        FakeHead { script }
+    }
+}
+
+impl Head for FakeHead {
+    fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
+        self.script.with(|state| state.head_runs += 1);
+        Box::new(FakeRun {
+            encoded,
+            memory: Vec::new(),
+            rows: 0,
+            spans: SEED,
+            script: self.script.clone(),
+        })
+    }
+}
+
+impl FakeRun {
+    /// Whether a row's hidden row itself is needed.
+    fn needs(&self, row: usize) -> bool {
+        let in_span = |question: &EncodedQuestion| {
+            let mut options = question.options.iter();
+            question.span.contains(&row) || options.any(|option| option.span.contains(&row))
+        };
+        row + 1 == self.encoded.ids.len() || self.encoded.questions.iter().any(in_span)
+    }
+}
+
+impl HeadRun for FakeRun {
+    fn absorb(&mut self, start: usize, hidden: &[f32]) -> Result<(), Defect> {
+        assert_eq!(start, self.rows, "rows out of order");
+        assert!(!hidden.is_empty() && hidden.len().is_multiple_of(HIDDEN));
+        self.script.risk()?;
+        for row in hidden.chunks_exact(HIDDEN) {
+            self.memory.extend(&floats(fold(SEED, row))[..WIDTH]);
+            if self.needs(self.rows) {
+                self.spans = fold(mix(self.spans, &[self.rows as u64]), row);
+            }
+            self.rows += 1;
+        }
+        assert!(
+            self.rows <= self.encoded.ids.len(),
+            "more rows than the prompt has"
+        );
+        Ok(())
+    }
+
+    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
+        self.memory[rows.start * WIDTH..rows.end * WIDTH].to_vec()
+    }
+
+    fn preload(&mut self, start: usize, memory: &[f32]) {
+        assert_eq!(start, self.rows, "rows out of order");
+        let rows = memory.len() / WIDTH;
+        for row in start..start + rows {
+            assert!(!self.needs(row), "row {row} is needed itself");
+        }
+        self.memory.extend(memory);
+        self.rows += rows;
+    }
+
+    fn finish(self: Box<Self>) -> Result<Logits, Defect> {
+        assert_eq!(self.rows, self.encoded.ids.len(), "rows are missing");
+        self.script.risk()?;
+        let hash = fold(self.spans, &self.memory);
+        let options = self
+            .encoded
+            .questions
+            .iter()
+            .map(|question| question.options.len());
+        let logits = options.enumerate().map(|(question, options)| {
+            let logit = |option| float(mix(hash, &[question as u64, option as u64]));
+            (0..options).map(logit).collect()
+        });
+        Ok(logits.collect())
+    }
+}
+
+impl Drop for FakeRun {
+    fn drop(&mut self) {
+        self.script.with(|state| state.head_runs -= 1);
+    }
+}
+
+impl fmt::Debug for FakeRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeRun")
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A record with these tokens and one yes-or-no question behind row `schema_start`; at least 4 rows must follow it.
+pub fn fake_record(ids: Vec<u32>, schema_start: usize) -> Encoded {
+    let option = |id: &str, row| EncodedOption {
+        id: id.into(),
+        span: row..row + 1,
+    };
+    assert!(schema_start + 4 <= ids.len(), "no room for the question");
+    let first = schema_start;
+    Encoded {
+        ids,
+        questions: vec![EncodedQuestion {
+            id: "q".into(),
+            kind: Kind::Noul,
+            span: first..first + 1,
+            options: vec![option("true", first + 1), option("false", first + 2)],
+        }],
+        truncated: 0,
+        schema_start,
+    }
+}
+
+/// The config of a fake model; no size but `hidden`, `vocab` and `positions_max` means anything.
+fn fake_config(positions: usize) -> ModelConfig {
+    ModelConfig {
+        hidden: HIDDEN,
+        intermediate: 1,
+        vocab: VOCAB,
+        layers: vec![LayerKind::LinearAttention],
+        attention: AttentionConfig {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 2,
+            rotary_dims: 2,
+            rope_theta: 1e7,
+            mrope_section: [1, 0, 0],
+        },
+        linear: LinearConfig {
+            key_heads: 1,
+            value_heads: 1,
+            key_dim: 1,
+            value_dim: 1,
+            conv_kernel: 4,
+        },
+        norm_eps: 1e-6,
+        tied: false,
+        positions_max: positions,
+        eos: vec![0],
+    }
+}
+
+/// Start of every hash.
+const SEED: u64 = 0x243f_6a88_85a3_08d3;
+
+/// Mixes words into a hash; the finaliser of SplitMix64 after each.
+fn mix(mut hash: u64, words: &[u64]) -> u64 {
+    for word in words {
+        hash = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        hash ^= hash >> 31;
+    }
+    hash
+}
+
+/// Mixes the bits of numbers into a hash.
+fn fold(hash: u64, row: &[f32]) -> u64 {
+    row.iter()
+        .fold(hash, |hash, value| mix(hash, &[u64::from(value.to_bits())]))
+}
+
+/// A number in `[-1, 1)` of a hash's upper 24 bits.
+fn float(hash: u64) -> f32 {
+    (hash >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// A hidden row of a hash.
+fn floats(hash: u64) -> [f32; HIDDEN] {
+    std::array::from_fn(|index| float(mix(hash, &[index as u64])))
+}
