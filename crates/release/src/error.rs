@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::hub::HubError;
 use crate::safetensors::{Dtype, FormatFault};
 
 /// A release cannot be loaded. Every variant says where, what was found, what was wanted and, where there is one, the
@@ -46,6 +47,8 @@ pub enum LoadError {
         /// How it is stored.
         found: Dtype,
     },
+    /// The release could not be fetched from the Hub.
+    Hub(HubError),
     /// The index names another shard for a tensor than the one that holds it.
     IndexDisagrees {
         /// The shard that holds the tensor.
@@ -232,6 +235,7 @@ impl fmt::Display for LoadError {
                  distribution",
                 name_of(file)
             ),
+            LoadError::Hub(error) => error.fmt(f),
             LoadError::IndexDisagrees {
                 file,
                 name,
@@ -317,10 +321,17 @@ impl Error for LoadError {
                 ..
             } => Some(source),
             LoadError::Format { fault, .. } => Some(fault),
+            LoadError::Hub(source) => Some(source),
             LoadError::Json { source, .. } => Some(source),
             LoadError::Tokenizer { source, .. } => Some(source.as_ref()),
             _ => None,
         }
+    }
+}
+
+impl From<HubError> for LoadError {
+    fn from(error: HubError) -> LoadError {
+        LoadError::Hub(error)
     }
 }
 

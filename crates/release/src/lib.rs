@@ -8,7 +8,7 @@
 //!
 //! A [`ModelConfig`] and a [`HeadConfig`] come from the config files; from these alone a [`LoadPlan`] lists every tensor
 //! with its shape; the weight files, read through one bounded safetensors reader, must hold just these. An open
-//! [`Release`] is proof that they do.
+//! [`Release`] is proof that they do. [`hub`] fetches a release by name.
 //!
 //! Invariants: no length, offset or count of a file is used before it was checked; nothing is allocated by a size that a
 //! file names without the chance to fail; every fault names its file and the field or tensor, and all are reported at
@@ -19,6 +19,7 @@ mod config;
 mod config_files;
 mod error;
 mod fields;
+pub mod hub;
 mod mmap;
 mod plan;
 mod release;

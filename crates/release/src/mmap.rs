@@ -7,7 +7,7 @@
 //! extents were checked against the mapped length, and nothing here writes.
 //!
 //! What it cannot guarantee: another process that shortens the file while it is mapped ends this one with SIGBUS. The
-//! Hub cache never rewrites a file in place.
+//! Hub cache never rewrites a file in place, and neither does [`crate::hub`].
 //!
 //! Tested through the reader: `tests/safetensors.rs` maps valid, damaged, sparse and unmappable files.
 #![allow(unsafe_code, reason = "a file map has no safe form")]

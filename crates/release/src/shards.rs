@@ -189,6 +189,6 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
 }
 
 /// Greatest size of an index.
-const INDEX_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const INDEX_BYTES_MAX: u64 = 16 << 20;
 /// Greatest number of shards.
 const SHARDS_MAX: usize = 1000;
