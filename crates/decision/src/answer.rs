@@ -449,3 +449,165 @@ fn float(count: usize) -> f64 {
         .expect("a question has few options")
         .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoded::EncodedOption;
+    use crate::json::parse_str;
+    use crate::record::Limits;
+
+    /// Sums and quotients of a few f64 near 1 round a few times by 1.1e-16.
+    const ROUNDINGS: f64 = 1e-12;
+
+    fn close(found: f64, wanted: f64) {
+        assert!(
+            (found - wanted).abs() < ROUNDINGS,
+            "found {found}, wanted {wanted}"
+        );
+    }
+
+    /// Worked by hand from the formulas.
+    #[test]
+    fn confidences_are_the_formulas() {
+        let p = [0.5, 0.25, 0.25];
+        close(simpson(&p), (3.0 * 0.375 - 1.0) / 2.0);
+        close(certainty(&p), 1.0 - 1.5 * 2.0_f64.ln() / 3.0_f64.ln());
+        close(margin(&p), 0.25);
+        // Mode 0; mean distance 0.25 + 2·0.25; the levels lie 2/3 from their middle on average.
+        close(concentration(&p), (1.0_f64 - 0.75 / (2.0 / 3.0)).max(0.0));
+        // Mode 1; mean distance 0.2 + 0.1.
+        close(concentration(&[0.2, 0.7, 0.1]), 1.0 - 0.3 / (2.0 / 3.0));
+    }
+
+    /// A recorded answer of Workers AI: 0.9487, 0.0142, 0.0371 with a confidence of 0.8523; the printed probabilities
+    /// are rounded at the fourth place, which moves the confidence by as much.
+    #[test]
+    fn simpson_is_what_workers_ai_showed() {
+        let confidence = simpson(&[0.9487, 0.0142, 0.0371]);
+        assert!((confidence - 0.8523).abs() < 2e-4, "{confidence}");
+    }
+
+    #[test]
+    fn certain_is_one_and_uniform_is_zero() {
+        for profile in [Profile::Cloudflare, Profile::Entropy, Profile::TypeSafe] {
+            for n in [2_u32, 3, 7, 255] {
+                let uniform = vec![1.0 / f64::from(n); n as usize];
+                close(profile.choice_confidence(&uniform), 0.0);
+                let mut certain = vec![0.0; n as usize];
+                certain[1] = 1.0;
+                close(profile.choice_confidence(&certain), 1.0);
+                close(profile.score_confidence(&certain), 1.0);
+            }
+            close(profile.choice_confidence(&[1.0]), 1.0);
+            close(profile.score_confidence(&[1.0]), 1.0);
+        }
+        close(concentration(&[0.25; 4]), 0.0); // mode 0: mean distance 1.5 over 1
+    }
+
+    #[test]
+    fn softmax_takes_the_widest_finite_logits() {
+        for softmax in [softmax_f32, softmax_f64] {
+            assert_eq!(softmax(&[f32::MAX, f32::MIN]), [1.0, 0.0]);
+            assert_eq!(softmax(&[f32::MIN, f32::MIN]), [0.5, 0.5]);
+            assert_eq!(softmax(&[-3.5]), [1.0]);
+            let p = softmax(&[0.125; 255]);
+            assert!((p.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+        }
+    }
+
+    fn ask(questions: &str, ids: &[&[&str]]) -> (Record, Encoded) {
+        let body = parse_str(&format!(r#"{{"state":"","questions":{questions}}}"#)).unwrap();
+        let record = Record::from_value(&body, &Limits::default()).unwrap();
+        let option = |id: &&str| EncodedOption {
+            id: (*id).to_owned(),
+            span: 0..1,
+        };
+        let questions = record
+            .questions()
+            .iter()
+            .zip(ids)
+            .map(|(question, ids)| EncodedQuestion {
+                id: question.id().to_owned(),
+                kind: question.kind(),
+                span: 0..1,
+                options: ids.iter().map(option).collect(),
+            });
+        let questions = questions.collect();
+        let encoded = Encoded {
+            ids: vec![0; 9],
+            questions,
+            truncated: 0,
+            schema_start: 0,
+        };
+        (record, encoded)
+    }
+
+    /// The model reads the options sorted; a tie goes to the first as sent, and that is the order of the reply.
+    #[test]
+    fn ties_go_to_the_first_option_as_sent() {
+        let choice = r#"{"q":{"type":"choice","criteria":{"z":null,"a":null,"m":null}}}"#;
+        let (record, encoded) = ask(choice, &[&["a", "m", "z"]]);
+        let reply = |logits: [f32; 3]| {
+            let answers = answer(&record, &encoded, &vec![logits.to_vec()], Profile::Clef).unwrap();
+            answers.to_value("clef").to_string()
+        };
+        let usage = r#""usage":{"input_tokens":9,"output_tokens":0}}"#;
+        let answers = r#"{"model":"clef","answers":{"q":{"type":"choice","choice":"#;
+        assert_eq!(
+            reply([1.0, 1.0, 1.0]),
+            format!(
+                r#"{answers}"z","confidence":0.3333,"probabilities":{{"z":0.3333,"a":0.3333,"m":0.3333}}}}}},{usage}"#
+            )
+        );
+        assert_eq!(
+            reply([0.0, 90.0, 0.0]),
+            format!(
+                r#"{answers}"m","confidence":1.0,"probabilities":{{"z":0.0,"a":0.0,"m":1.0}}}}}},{usage}"#
+            )
+        );
+    }
+
+    /// Worked in f32 by hand: e^-0.3 is 0.7408182, the sum 1.7408183.
+    #[test]
+    fn raw_numbers_are_in_encoder_order_and_unrounded() {
+        let choice = r#"{"q":{"type":"choice","criteria":{"b":null,"a":null}}}"#;
+        let (record, encoded) = ask(choice, &[&["a", "b"]]);
+        for profile in [Profile::Clef, Profile::TypeSafe] {
+            let answers = answer(
+                &record.clone().with_raw(true),
+                &encoded,
+                &vec![vec![0.1, -0.2]],
+                profile,
+            )
+            .unwrap();
+            let reply = answers.to_value("clef");
+            let raw = reply
+                .get("answers")
+                .unwrap()
+                .get("q")
+                .unwrap()
+                .get("raw")
+                .unwrap();
+            assert_eq!(
+                raw.to_string(),
+                r#"{"options":["a","b"],"probabilities":[0.5744425058364868,0.4255574643611908],"logits":[0.10000000149011612,-0.20000000298023224]}"#
+            );
+        }
+    }
+
+    #[test]
+    fn a_logit_that_is_not_finite_names_its_question() {
+        let questions = r#"{"good":{"type":"noul"},"bad\u001b":{"type":"noul"}}"#;
+        let (record, encoded) = ask(questions, &[&["true", "false"], &["true", "false"]]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let logits = vec![vec![1.0, 2.0], vec![0.0, bad]];
+            let error = answer(&record, &encoded, &logits, Profile::Clef).unwrap_err();
+            assert_eq!(error.question, "bad\u{1b}");
+            assert_eq!(
+                error.to_string(),
+                "question bad\\u{1b}: a logit is not finite"
+            );
+        }
+    }
+}

@@ -126,4 +126,14 @@ mod tests {
             assert_eq!(repr(round4(*x)), *wanted, "{x}");
         }
     }
+
+    /// Doubles of many sizes, exact ties among them, rounded by CPython.
+    #[test]
+    fn round4_is_cpythons_on_the_golden_doubles() {
+        for pair in descant_testkit::fixtures::jsonl("golden/python/round.jsonl.gz") {
+            let bits = u64::from_str_radix(pair[0].as_str().unwrap(), 16).unwrap();
+            let x = f64::from_bits(bits);
+            assert_eq!(repr(round4(x)), pair[1].as_str().unwrap(), "{x:e}");
+        }
+    }
 }

@@ -1,4 +1,5 @@
 //! Replies against the release's own, byte for byte, from the release's own logits.
+#![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
 
 use descant_decision::json::{ParseErrorKind, parse_str, to_json};
 use descant_decision::{

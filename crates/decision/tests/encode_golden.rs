@@ -1,4 +1,5 @@
 //! Token ids and spans against the release's own `encode_record`, with the released tokenizer and the tiny ones.
+#![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
 
 use std::collections::BTreeSet;
 use std::path::Path;

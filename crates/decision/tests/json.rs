@@ -1,4 +1,5 @@
 //! The parser, the writer and the renderer: tables, nesting on small stacks, properties.
+#![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
 
 use std::thread;
 use std::time::{Duration, Instant};
