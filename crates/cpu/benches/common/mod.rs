@@ -1,0 +1,114 @@
+//! What the benches share: options, seeded numbers, timing, the machine's peak.
+#![allow(dead_code, reason = "each bench uses a part")]
+
+use std::fmt;
+use std::hint::black_box;
+use std::time::Instant;
+
+use descant_cpu::{Isa, Pool};
+
+/// What a bench was asked to do.
+pub struct Options {
+    /// The small size, as the ordinary tests run it.
+    pub small: bool,
+    threads: usize,
+}
+
+impl Options {
+    /// From the command line: `[THREADS]`; `--test`, or no `--bench` (which cargo gives), asks for the small size.
+    pub fn from_args() -> Options {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        let has = |flag: &str| args.iter().any(|arg| arg == flag);
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(all);
+        Options {
+            small: has("--test") || !has("--bench"),
+            threads,
+        }
+    }
+
+    /// A pool on the path that `DESCANT_ISA` names, or the fastest.
+    pub fn pool(&self) -> Pool {
+        let isa = Isa::from_env().expect("a path of this machine");
+        Pool::with_isa(self.threads, isa).expect("threads")
+    }
+}
+
+/// Seeded numbers (xorshift64*).
+pub struct Seeded(u64);
+
+impl Seeded {
+    pub fn new(seed: u64) -> Seeded {
+        Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Between −1 and 1.
+    pub fn unit(&mut self) -> f32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// Times of some runs, in seconds.
+pub struct Times {
+    pub median: f64,
+    min: f64,
+    max: f64,
+    runs: usize,
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |seconds: f64| seconds * 1e3;
+        write!(
+            f,
+            "{:.3} ms ({:.3}–{:.3}, {})",
+            ms(self.median),
+            ms(self.min),
+            ms(self.max),
+            self.runs
+        )
+    }
+}
+
+/// Times a run: once to warm up, then for about a second; once alone if `small`.
+pub fn measure(small: bool, mut run: impl FnMut()) -> Times {
+    run();
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.is_empty() || (!small && (times.len() < 5 || start.elapsed().as_secs_f64() < 1.0)) {
+        let start = Instant::now();
+        run();
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Times {
+        median: times[times.len() / 2],
+        min: times[0],
+        max: times[times.len() - 1],
+        runs: times.len(),
+    }
+}
+
+/// FNV-1a of the bits.
+pub fn hash(values: &[f32]) -> u64 {
+    values
+        .iter()
+        .flat_map(|value| value.to_bits().to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+}
+
+/// GFLOP/s of independent fused multiply-adds in registers, all threads of the pool together.
+pub fn machine_peak(pool: &Pool, small: bool) -> f64 {
+    let rounds = if small { 1000 } else { 4_000_000 };
+    let times = measure(small, || {
+        pool.run(pool.threads(), |_| {
+            black_box(descant_cpu::multiply_adds(pool.isa(), black_box(rounds)));
+        });
+    });
+    (pool.threads() * rounds * descant_cpu::MULTIPLY_ADDS_A_ROUND * 2) as f64 / times.median / 1e9
+}

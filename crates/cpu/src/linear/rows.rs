@@ -1,0 +1,143 @@
+//! Activation rows as the left operand of a product: where they stand, or packed anew.
+
+use std::ops::Range;
+
+use super::{Activations, LinearRight, Pairs};
+use crate::arch::{Isa, LANES, Left, TILE_ROWS, kernel, with_scratch};
+
+/// In which order a product takes the terms of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Both at once, by the hardware's bf16 dot product.
+    Dots,
+    /// Odd term first.
+    OddFirst,
+    /// Even term first.
+    Rising,
+}
+
+impl Order {
+    pub(super) fn of(isa: Isa, activations: Activations) -> Order {
+        match activations {
+            Activations::Bf16 if isa.has_dots() => Order::Dots,
+            Activations::Bf16 => Order::OddFirst,
+            Activations::F32 => Order::Rising,
+        }
+    }
+
+    pub(super) fn right(self, pairs: Pairs<'_>) -> LinearRight<'_> {
+        match self {
+            Order::Dots => LinearRight::Dots(pairs),
+            Order::OddFirst => LinearRight::OddFirst(pairs),
+            Order::Rising => LinearRight::Rising(pairs),
+        }
+    }
+}
+
+/// A stretch of some activation rows.
+#[derive(Clone)]
+pub(super) struct Rows<'a> {
+    /// `[count, width]`.
+    pub(super) x: &'a [f32],
+    pub(super) count: usize,
+    pub(super) width: usize,
+    /// The terms; begins at an even one.
+    pub(super) range: Range<usize>,
+}
+
+/// Rows up to which packing them in groups costs more than it saves.
+const FEW_ROWS: usize = 12;
+
+impl<'a> Rows<'a> {
+    /// Whether they are taken row by row rather than in groups.
+    pub(super) fn are_few(&self) -> bool {
+        self.count <= FEW_ROWS
+    }
+
+    /// Values that [`Rows::left`] needs to pack `terms` terms.
+    pub(super) fn packed_len(&self, terms: usize) -> usize {
+        let rows = if self.are_few() {
+            self.count
+        } else {
+            self.count.next_multiple_of(TILE_ROWS)
+        };
+        rows * terms
+    }
+
+    /// The rows as a left operand of whole pairs, a missing last term being zero.
+    pub(super) fn left<'b>(&self, isa: Isa, order: Order, packed: &'b mut [f32]) -> Left<'b>
+    where
+        'a: 'b,
+    {
+        if order == Order::Rising && self.are_few() && self.range.len().is_multiple_of(2) {
+            return Left::strided(&self.x[self.range.start..], self.count, self.width, 1);
+        }
+        let terms = self.range.len().next_multiple_of(2);
+        let steps = if order == Order::Dots {
+            terms / 2
+        } else {
+            terms
+        };
+        if self.are_few() {
+            for (row, out) in packed.chunks_exact_mut(steps).take(self.count).enumerate() {
+                self.pack(isa, order, row, |k, x| out[k] = x);
+            }
+            return Left::strided(packed, self.count, steps, 1);
+        }
+        for (group, out) in packed.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
+            let start = group * TILE_ROWS;
+            for row in start..(start + TILE_ROWS).min(self.count) {
+                self.pack(isa, order, row, |k, x| out[k * TILE_ROWS + row - start] = x);
+            }
+        }
+        Left::grouped(packed, self.count, steps)
+    }
+
+    /// Gives one row's terms in the order in which they are added.
+    #[inline(always)]
+    fn pack(&self, isa: Isa, order: Order, row: usize, mut put: impl FnMut(usize, f32)) {
+        let terms = &self.x[row * self.width..][self.range.clone()];
+        if order == Order::Rising {
+            terms.iter().enumerate().for_each(|(k, x)| put(k, *x));
+            if !terms.len().is_multiple_of(2) {
+                put(terms.len(), 0.0);
+            }
+            return;
+        }
+        with_scratch(terms.len().next_multiple_of(2), |rounded| {
+            rounded[terms.len()..].fill(0.0);
+            round_terms(isa, terms, &mut rounded[..terms.len()]);
+            for (step, pair) in rounded.as_chunks::<2>().0.iter().enumerate() {
+                if order == Order::Dots {
+                    put(
+                        step,
+                        f32::from_bits(pair[0].to_bits() >> 16 | pair[1].to_bits()),
+                    );
+                } else {
+                    put(2 * step, pair[1]);
+                    put(2 * step + 1, pair[0]);
+                }
+            }
+        });
+    }
+}
+
+/// 2⁻⁶²: smaller activations are taken for zero in the bf16 form.
+const LEAST: f32 = f32::from_bits((127 - 62) << 23);
+
+kernel! {
+    /// Rounds activations to bf16; those below 2⁻⁶² to zero.
+    fn round_terms<'a>(s, x: &'a [f32], out: &'a mut [f32]) {
+        let round = |x: S::F| {
+            let rounded = s.round_bf16(x);
+            let size = s.max(rounded, s.neg(rounded));
+            s.if_less(size, s.splat(LEAST), s.splat(0.0), rounded)
+        };
+        let (whole, rest) = x.as_chunks::<LANES>();
+        let (whole_out, rest_out) = out.as_chunks_mut::<LANES>();
+        for (x, out) in whole.iter().zip(whole_out) {
+            s.store(out, round(s.load(x)));
+        }
+        s.store_part(rest_out, round(s.load_part(rest, 0.0)));
+    }
+}
