@@ -22,6 +22,10 @@ use crate::limits::Limits;
 const DRAIN_BYTES_MAX: usize = 128 << 20;
 /// How long that may take.
 const DRAIN_WAIT_MAX: Duration = Duration::from_secs(3);
+/// What a body is told that finds no room; those at hand are read within moments.
+const FULL: Refused = Refused::Busy {
+    retry_after_ms: 1000,
+};
 /// Bytes that a decoder gives at a time.
 const STEP_BYTES: usize = 64 << 10;
 /// The window that a zstd decoder must be able to keep, by RFC 8878.
@@ -242,10 +246,10 @@ impl Encoding {
 impl Room {
     /// Takes room for further bytes.
     fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
-        let bytes = u32::try_from(bytes).map_err(|_| Refused::Busy)?;
+        let bytes = u32::try_from(bytes).map_err(|_| FULL)?;
         let more = Arc::clone(&self.of)
             .try_acquire_many_owned(bytes)
-            .map_err(|_| Refused::Busy)?;
+            .map_err(|_| FULL)?;
         match &mut self.taken {
             Some(taken) => taken.merge(more),
             None => self.taken = Some(more),
@@ -455,7 +459,7 @@ mod tests {
         let second = door
             .read(&HeaderMap::new(), Body::from(vec![b' '; 1000]))
             .await;
-        assert_eq!(second.unwrap_err(), Refused::Busy);
+        assert_eq!(second.unwrap_err(), FULL);
         drop(first);
         assert!(
             door.read(&HeaderMap::new(), Body::from(vec![b' '; 1000]))

@@ -54,7 +54,10 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
     }
     drop(listener);
     app.close();
-    if timeout(limits.stop_wait_max, graceful.shutdown()).await.is_err() {
+    if timeout(limits.stop_wait_max, graceful.shutdown())
+        .await
+        .is_err()
+    {
         tracing::warn!("some requests did not finish in time and are dropped");
     }
 }
@@ -71,12 +74,7 @@ async fn accept(
 }
 
 /// Serves one connection to its end.
-async fn attend(
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
-    app: Arc<App>,
-    watcher: Watcher,
-) {
+async fn attend(stream: TcpStream, _place: OwnedSemaphorePermit, app: Arc<App>, watcher: Watcher) {
     // Replies are small and written whole: waiting to fill a packet only delays them.
     if stream.set_nodelay(true).is_err() {
         return; // The client has left already.
@@ -136,7 +134,10 @@ struct AtHand(Arc<Activity>);
 
 impl Activity {
     fn new() -> Activity {
-        Activity(Mutex::new(Doing { requests: 0, since: Instant::now() }))
+        Activity(Mutex::new(Doing {
+            requests: 0,
+            since: Instant::now(),
+        }))
     }
 
     fn enter(self: &Arc<Self>) -> AtHand {

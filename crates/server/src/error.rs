@@ -12,11 +12,18 @@ use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use descant_decision::json::{Object, Value, to_json};
 use descant_decision::{Fault, Step, printable};
+use descant_engine::EngineError;
 
 use crate::request_id::RequestId;
 
 /// Milliseconds after which a client may ask again when it was refused for want of room.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// What a client is told while this server stops: by then another one may have taken its place.
+const CLOSING_RETRY_MS: u64 = 1000;
+
+/// What a client is told whose request took longer than a request may.
+const DEADLINE_RETRY_MS: u64 = 1000;
 
 /// Why a request gets no answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +52,10 @@ pub enum Refused {
         encoding: &'static str,
     },
     /// The line is full, or a place in it could not be had in time.
-    Busy,
+    Busy {
+        /// When another try is likely to be taken, in milliseconds.
+        retry_after_ms: u64,
+    },
     /// The server is about to stop.
     Closing,
     /// A fault of ours or of the device. The text goes to the log, not to the client.
@@ -75,6 +85,13 @@ pub enum Refused {
         /// The path that was asked for.
         path: String,
     },
+    /// The questions alone have more tokens than the server takes.
+    SchemaTooLong {
+        /// Tokens of the prompt without its state.
+        needed: usize,
+        /// The most that are allowed.
+        allowed: usize,
+    },
     /// The prompt has more tokens than the server takes.
     TooLong {
         /// Tokens of the whole prompt.
@@ -94,7 +111,7 @@ pub enum Refused {
     },
 }
 
-/// A row of the table: what a refusal is called and whether the same request may succeed later.
+/// A row of the table: what a refusal is called.
 struct Row {
     status: u16,
     /// `detail.error_type`, as TypeSafe names it.
@@ -102,7 +119,6 @@ struct Row {
     /// `error.type`, as OpenAI names it.
     kind: &'static str,
     code: &'static str,
-    retry: bool,
 }
 
 impl Refused {
@@ -113,14 +129,12 @@ impl Refused {
             error_type,
             kind: "invalid_request_error",
             code,
-            retry: false,
         };
-        let server = |status, error_type, code, retry| Row {
+        let server = |status, error_type, code| Row {
             status,
             error_type,
             kind: "server_error",
             code,
-            retry,
         };
         match self {
             Refused::BodyEncoding { .. } => caller(415, "api_usage_error", "unsupported_encoding"),
@@ -128,15 +142,17 @@ impl Refused {
             Refused::BodySlow { .. } => caller(408, "api_usage_error", "body_timeout"),
             Refused::BodyTooBig { .. } => caller(413, "request_too_large", "request_too_large"),
             Refused::BodyUndecodable { .. } => caller(400, "api_usage_error", "body_undecodable"),
-            Refused::Busy => server(529, "overloaded_error", "overloaded", true),
-            Refused::Closing => server(503, "unavailable_error", "closing", true),
-            Refused::Defect { .. } => server(500, "internal_error", "internal", false),
+            Refused::Busy { .. } => server(529, "overloaded_error", "overloaded"),
+            Refused::Closing => server(503, "unavailable_error", "closing"),
+            Refused::Defect { .. } => server(500, "internal_error", "internal"),
             Refused::Faults(_) => caller(422, "validation_error", "validation_error"),
             Refused::MediaType { .. } => caller(415, "api_usage_error", "unsupported_media_type"),
             Refused::Method { .. } => caller(405, "api_usage_error", "method_not_allowed"),
             Refused::NoHead { .. } => caller(400, "api_usage_error", "model_not_supported"),
             Refused::Route { .. } => caller(404, "api_usage_error", "not_found"),
-            Refused::TooLong { .. } => caller(413, "max_tokens_exceeded", "max_tokens_exceeded"),
+            Refused::SchemaTooLong { .. } | Refused::TooLong { .. } => {
+                caller(413, "max_tokens_exceeded", "max_tokens_exceeded")
+            }
             Refused::UnknownModel { .. } => caller(400, "api_usage_error", "model_not_found"),
             Refused::UnknownModelPath { .. } => caller(404, "api_usage_error", "model_not_found"),
         }
@@ -187,14 +203,23 @@ impl Refused {
             StatusCode::from_u16(row.status).expect("the table holds status codes");
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if row.retry {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            headers.insert(RETRY_AFTER_MS, HeaderValue::from_static("1000"));
+        if let Some(ms) = self.retry_after_ms() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(ms));
         }
         if let Refused::Method { allowed } = self {
             headers.insert(ALLOW, HeaderValue::from_static(allowed));
         }
         response
+    }
+
+    /// When the same request may be answered, in milliseconds; `None` if it never will.
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Refused::Busy { retry_after_ms } => Some(*retry_after_ms),
+            Refused::Closing => Some(CLOSING_RETRY_MS),
+            _ => None,
+        }
     }
 
     /// One word for the log.
@@ -224,7 +249,12 @@ impl fmt::Display for Refused {
             Refused::BodyUndecodable { encoding } => {
                 write!(f, "the body is not {encoding}, as content-encoding says")
             }
-            Refused::Busy => f.write_str("too many requests are at hand; ask again shortly"),
+            Refused::Busy { retry_after_ms } => {
+                write!(
+                    f,
+                    "too many requests are at hand; ask again in {retry_after_ms} ms"
+                )
+            }
             Refused::Closing => f.write_str("the server is about to stop"),
             Refused::Defect { .. } => f.write_str("the server failed to compute an answer"),
             Refused::Faults(faults) => list(f, faults),
@@ -242,6 +272,10 @@ impl fmt::Display for Refused {
                 write!(f, "the model answers no decisions: {missing}")
             }
             Refused::Route { path } => write!(f, "there is nothing at {}", printable(path)),
+            Refused::SchemaTooLong { needed, allowed } => write!(
+                f,
+                "the questions need {needed} tokens without the state, at most {allowed} are allowed; ask fewer at a time"
+            ),
             Refused::TooLong { needed, allowed } => {
                 write!(
                     f,
@@ -256,6 +290,26 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+impl From<EngineError> for Refused {
+    fn from(error: EngineError) -> Refused {
+        match error {
+            EngineError::Busy { retry_after_ms } => Refused::Busy { retry_after_ms },
+            EngineError::Closing => Refused::Closing,
+            EngineError::Deadline => Refused::Busy {
+                retry_after_ms: DEADLINE_RETRY_MS,
+            },
+            EngineError::NoHead => Refused::NoHead {
+                missing: error.to_string(),
+            },
+            EngineError::TooLong { needed, allowed } => Refused::TooLong { needed, allowed },
+            // Whatever else the engine can say, no System One body brings it about.
+            other => Refused::Defect {
+                message: other.to_string(),
+            },
+        }
+    }
+}
 
 /// Handlers refuse by returning the value; [`crate::app::App::answer`] makes the reply, which names the request.
 impl IntoResponse for Refused {
@@ -359,7 +413,15 @@ mod tests {
                 CALLER,
                 "body_undecodable",
             ),
-            (Refused::Busy, 529, "overloaded_error", SERVER, "overloaded"),
+            (
+                Refused::Busy {
+                    retry_after_ms: 1500,
+                },
+                529,
+                "overloaded_error",
+                SERVER,
+                "overloaded",
+            ),
             (
                 Refused::Closing,
                 503,
@@ -410,6 +472,16 @@ mod tests {
                 "not_found",
             ),
             (
+                Refused::SchemaTooLong {
+                    needed: 2,
+                    allowed: 1,
+                },
+                413,
+                "max_tokens_exceeded",
+                CALLER,
+                "max_tokens_exceeded",
+            ),
+            (
                 Refused::TooLong {
                     needed: 2,
                     allowed: 1,
@@ -442,7 +514,8 @@ mod tests {
             let row = refused.row();
             let found = (row.status, row.error_type, row.kind, row.code);
             assert_eq!(found, (status, error_type, kind, code), "{refused:?}");
-            assert_eq!(row.retry, matches!(status, 503 | 529), "{refused:?}");
+            let retry = refused.retry_after_ms().is_some();
+            assert_eq!(retry, matches!(status, 503 | 529), "{refused:?}");
         }
     }
 
@@ -455,7 +528,7 @@ mod tests {
             assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
             assert_eq!(
                 response.headers().contains_key(RETRY_AFTER),
-                refused.row().retry
+                matches!(status, 503 | 529)
             );
             assert_eq!(response.headers().contains_key(ALLOW), status == 405);
             let body = axum::body::to_bytes(response.into_body(), 1 << 20)
@@ -486,6 +559,44 @@ mod tests {
                 status == 500,
                 "{message}"
             );
+        }
+    }
+
+    #[test]
+    fn what_the_engine_says_has_a_row() {
+        let defect = |error: &EngineError| Refused::Defect {
+            message: error.to_string(),
+        };
+        let no_head = Refused::NoHead {
+            missing: EngineError::NoHead.to_string(),
+        };
+        for (error, wanted) in [
+            (
+                EngineError::Busy { retry_after_ms: 70 },
+                Refused::Busy { retry_after_ms: 70 },
+            ),
+            (EngineError::Closing, Refused::Closing),
+            (
+                EngineError::Deadline,
+                Refused::Busy {
+                    retry_after_ms: DEADLINE_RETRY_MS,
+                },
+            ),
+            (EngineError::NoHead, no_head),
+            (
+                EngineError::TooLong {
+                    needed: 2,
+                    allowed: 1,
+                },
+                Refused::TooLong {
+                    needed: 2,
+                    allowed: 1,
+                },
+            ),
+            (EngineError::EmptyPrompt, defect(&EngineError::EmptyPrompt)),
+            (EngineError::Cancelled, defect(&EngineError::Cancelled)),
+        ] {
+            assert_eq!(Refused::from(error), wanted);
         }
     }
 

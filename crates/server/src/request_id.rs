@@ -13,11 +13,11 @@ const CALLER_BYTES_MAX: usize = 128;
 
 /// A request's id: the caller's own `x-request-id` where it is usable, otherwise `req_` and 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestId(HeaderValue);
+pub(crate) struct RequestId(HeaderValue);
 
 impl RequestId {
     /// Takes over the caller's id if it is at most 128 printable ASCII characters, or makes one.
-    pub fn from_headers(headers: &HeaderMap) -> RequestId {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> RequestId {
         match headers.get("x-request-id") {
             Some(value) if usable(value.as_bytes()) => RequestId(value.clone()),
             Some(_) | None => RequestId::fresh(),
@@ -25,7 +25,7 @@ impl RequestId {
     }
 
     /// Makes an id that no other request of this process has and that other processes are unlikely to have.
-    pub fn fresh() -> RequestId {
+    pub(crate) fn fresh() -> RequestId {
         static KEYS: LazyLock<[RandomState; 2]> =
             LazyLock::new(|| [RandomState::new(), RandomState::new()]);
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +36,7 @@ impl RequestId {
     }
 
     /// The id as a header's value.
-    pub fn header(&self) -> HeaderValue {
+    pub(crate) fn header(&self) -> HeaderValue {
         self.0.clone()
     }
 }

@@ -1,0 +1,311 @@
+//! What the server makes of an engine that fails, panics, is full, or closes. The backend and the head are fakes.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, Response};
+use descant_decision::{Budget, Encoded, Logits, Tokenize, Value, json};
+use descant_engine::{Engine, Health, Settings};
+use descant_model::{Capacity, Defect, Head, HeadRun};
+use descant_server::{App, Card, Confidence, Desk, Limits, Names, Setup, Size};
+use descant_testkit::fake::{FakeBackend, FakeHead, Mishap, Script, VOCAB};
+
+const BODY: &str = r#"{"state": "x", "questions": {"a": {"type": "noul"}}}"#;
+
+/// A byte is a token; a text that holds `PANIC` is too much for it.
+struct Bytes;
+
+impl Tokenize for Bytes {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        assert!(!text.contains("PANIC"), "the tokenizer was told to panic");
+        text.bytes()
+            .map(|byte| u32::from(byte) % VOCAB as u32)
+            .collect()
+    }
+}
+
+/// A head whose decisions end when the gate is open.
+struct GatedHead {
+    head: FakeHead,
+    gate: Arc<Gate>,
+}
+
+struct GatedRun {
+    run: Box<dyn HeadRun>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        let shut = self.open.lock().unwrap();
+        drop(self.opened.wait_while(shut, |open| !*open).unwrap());
+    }
+}
+
+impl Head for GatedHead {
+    fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
+        let run = self.head.begin(encoded);
+        Box::new(GatedRun {
+            run,
+            gate: Arc::clone(&self.gate),
+        })
+    }
+}
+
+impl HeadRun for GatedRun {
+    fn absorb(&mut self, start: usize, hidden: &[f32]) -> Result<(), Defect> {
+        self.run.absorb(start, hidden)
+    }
+
+    fn memory(&self, rows: std::ops::Range<usize>) -> Vec<f32> {
+        self.run.memory(rows)
+    }
+
+    fn preload(&mut self, start: usize, memory: &[f32]) {
+        self.run.preload(start, memory);
+    }
+
+    fn finish(self: Box<Self>) -> Result<Logits, Defect> {
+        self.gate.pass();
+        self.run.finish()
+    }
+}
+
+/// A server on fakes.
+struct House {
+    app: App,
+    engine: Engine,
+    backend: Script,
+    head: Script,
+    gate: Arc<Gate>,
+}
+
+fn house(settings: &Settings, has_head: bool) -> House {
+    let (backend, head) = (Script::default(), Script::default());
+    let gate = Arc::new(Gate::default());
+    let gated = GatedHead {
+        head: FakeHead::new(head.clone()),
+        gate: Arc::clone(&gate),
+    };
+    let capacity = Capacity {
+        slots: 2,
+        positions: 2048,
+        rows: 1024,
+    };
+    let head_or_none = has_head.then(|| Arc::new(gated) as Arc<dyn Head>);
+    let fake = Box::new(FakeBackend::new(capacity, backend.clone()));
+    let engine = Engine::start(fake, head_or_none, settings).unwrap();
+    let names = Names::new("fake".into(), Vec::new(), Size::Other, false);
+    let budget = Budget {
+        max_length: 2048,
+        ..Budget::default()
+    };
+    let app = App::new(Setup {
+        desk: Desk::new(names, Arc::new(Bytes), budget, Confidence::Auto),
+        engine: engine.handle(),
+        card: Card {
+            description: "a fake".into(),
+            length_max: 2048,
+            loaded: SystemTime::now(),
+        },
+        limits: Limits::default(),
+        readers: 2,
+        no_head: (!has_head).then(|| "joint_head.safetensors is missing".into()),
+    });
+    House {
+        app,
+        engine,
+        backend,
+        head,
+        gate,
+    }
+}
+
+impl House {
+    async fn ask(&self, method: &str, path: &str, body: &str) -> Response<Body> {
+        let request = Request::builder().method(method).uri(path);
+        self.app
+            .answer(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+    }
+
+    async fn decide(&self, body: &str) -> (u16, Value) {
+        let response = self.ask("POST", "/v1/systemone", body).await;
+        let status = response.status().as_u16();
+        (status, value(response).await)
+    }
+
+    async fn health(&self) -> (u16, String) {
+        let response = self.ask("GET", "/health", "").await;
+        let status = response.status().as_u16();
+        let body = value(response).await;
+        (
+            status,
+            body.get("status").unwrap().as_str().unwrap().to_owned(),
+        )
+    }
+}
+
+async fn value(response: Response<Body>) -> Value {
+    json::parse(&to_bytes(response.into_body(), 1 << 20).await.unwrap()).unwrap()
+}
+
+fn error_code(body: &Value) -> &str {
+    body.get("error")
+        .unwrap()
+        .get("code")
+        .unwrap()
+        .as_str()
+        .unwrap()
+}
+
+fn failing(house: &House) -> bool {
+    house.engine.handle().stats().health == Health::Failing
+}
+
+/// Waits for something that another thread brings about.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_fails_costs_its_requests_and_shows_in_health() {
+    // Without a state cache, whose calls would meet the mishaps in place of the rounds.
+    let settings = Settings {
+        failures_max: 2,
+        cache_bytes: 0,
+        ..Settings::default()
+    };
+    let house = house(&settings, true);
+    house.gate.open();
+    assert_eq!(house.decide(BODY).await.0, 200);
+    house
+        .backend
+        .befall([Some(Mishap::Fail), Some(Mishap::Panic)]);
+    for _ in 0..2 {
+        let response = house.ask("POST", "/v1/systemone", BODY).await;
+        assert_eq!(response.status(), 500);
+        let id = response.headers()["x-request-id"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let body = value(response).await;
+        let text = body.to_string();
+        assert!(text.contains(&id) && !text.contains("told to"), "{text}");
+    }
+    until("the failures show", || failing(&house)).await;
+    assert_eq!(house.health().await, (503, "failing".into()));
+    assert_eq!(house.decide(BODY).await.0, 200);
+    until("health comes back", || !failing(&house)).await;
+    assert_eq!(house.health().await, (200, "ok".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_fails_costs_its_request() {
+    let house = house(&Settings::default(), true);
+    house.gate.open();
+    for mishap in [Mishap::Fail, Mishap::Panic] {
+        house.head.befall([Some(mishap)]);
+        let (status, body) = house.decide(BODY).await;
+        assert_eq!((status, error_code(&body)), (500, "internal"), "{mishap:?}");
+        assert_eq!(house.decide(BODY).await.0, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_while_reading_costs_its_request() {
+    let house = house(&Settings::default(), true);
+    house.gate.open();
+    let (status, body) = house.decide(&BODY.replace("\"x\"", "\"PANIC\"")).await;
+    assert_eq!((status, error_code(&body)), (500, "internal"));
+    assert_eq!(house.decide(BODY).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_head_decisions_are_refused_and_the_rest_works() {
+    let house = house(&Settings::default(), false);
+    let (status, body) = house.decide(BODY).await;
+    assert_eq!((status, error_code(&body)), (400, "model_not_supported"));
+    assert!(
+        body.to_string()
+            .contains("joint_head.safetensors is missing")
+    );
+    assert_eq!(house.health().await.0, 200);
+    assert_eq!(house.ask("GET", "/v1/models", "").await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_house_says_when_to_come_back_and_leavers_make_room() {
+    let house = house(
+        &Settings {
+            queue_max: 1,
+            ..Settings::default()
+        },
+        true,
+    );
+    // The gate is shut: what gets in stays in.
+    let mut inside = Vec::new();
+    let refused = loop {
+        let asked = house.ask("POST", "/v1/systemone", BODY);
+        let mut asked = Box::pin(asked);
+        match tokio::time::timeout(Duration::from_millis(300), &mut asked).await {
+            Ok(response) => break response,
+            Err(_) => inside.push(asked),
+        }
+        assert!(inside.len() < 50, "nobody is refused");
+    };
+    assert_eq!(refused.status(), 529);
+    let seconds: u64 = refused.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let ms: u64 = refused.headers()["retry-after-ms"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(seconds, ms.div_ceil(1000));
+    assert!(ms > 0);
+    let body = value(refused).await;
+    assert_eq!(error_code(&body), "overloaded");
+    // A dropped future is a client that has left.
+    let left = inside.len() as u64;
+    drop(inside);
+    house.gate.open();
+    until("all of them are cancelled", || {
+        house.engine.handle().stats().cancelled == left
+    })
+    .await;
+    assert_eq!(house.decide(BODY).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_engine_is_unavailable() {
+    let house = house(&Settings::default(), true);
+    house.gate.open();
+    let House { app, engine, .. } = house;
+    engine.shutdown(Duration::from_secs(1));
+    let request = Request::post("/v1/systemone")
+        .body(Body::from(BODY))
+        .unwrap();
+    let response = app.answer(request).await;
+    assert_eq!(response.status(), 503);
+    assert!(response.headers().contains_key("retry-after"));
+}
