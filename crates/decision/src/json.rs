@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+mod builder;
 mod parse;
 mod walk;
 mod write;
@@ -13,12 +14,12 @@ mod write;
 pub use parse::{NESTING_MAX, ParseError, ParseErrorKind, VALUES_MAX, parse, parse_str};
 pub use write::{to_json, to_json_pretty};
 
-pub(crate) use walk::{Keys, walk};
+use builder::rebuild;
+pub(crate) use walk::{Keys, Walk};
 pub(crate) use write::write_visit;
 
-/// A JSON value. A parsed value is at most [`NESTING_MAX`] levels deep, so that what visits it level by level (drop,
-/// clone, compare) needs a bounded stack.
-#[derive(Clone, PartialEq, Eq)]
+/// A JSON value. Reading, writing, cloning and comparing need no stack; dropping goes down level by level, of which a
+/// parsed value has at most [`NESTING_MAX`].
 pub enum Value {
     /// `null`.
     Null,
@@ -105,6 +106,20 @@ impl Value {
         }
     }
 }
+
+impl Clone for Value {
+    fn clone(&self) -> Value {
+        rebuild(Walk::new(self, Keys::InOrder))
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Value) -> bool {
+        Walk::new(self, Keys::InOrder).eq(Walk::new(other, Keys::InOrder))
+    }
+}
+
+impl Eq for Value {}
 
 /// Writes compact JSON text, see [`to_json`].
 impl fmt::Display for Value {

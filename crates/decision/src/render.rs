@@ -1,7 +1,7 @@
 //! A value as it stands in the prompt.
 
 use crate::float;
-use crate::json::{Keys, Number, Value, walk, write_visit};
+use crate::json::{Keys, Number, Value, Walk, write_visit};
 
 /// Renders a value as the release's Python does: a string raw, anything else as `json.dumps` with `ensure_ascii=False`,
 /// separators `,` and `:` and sorted keys. Sorting is by code point at every depth. An integer keeps its digits, `-0`
@@ -11,9 +11,9 @@ pub fn render(value: &Value) -> String {
         return text.clone();
     }
     let mut out = String::new();
-    walk(value, Keys::Sorted, |visit| {
-        write_visit(&mut out, visit, spell_as_python)
-    });
+    for visit in Walk::new(value, Keys::Sorted) {
+        write_visit(&mut out, visit, spell_as_python);
+    }
     out
 }
 

@@ -204,14 +204,10 @@ fn integers_have_as_many_digits_as_python_reads() {
     assert_eq!(render(&parse_str(&float).unwrap()), "1.0");
 }
 
-/// The tests' own threads have 2 MiB; a quarter of what small servers give theirs leaves no doubt.
+/// An eighth of what a thread has by default.
 fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
-    thread::Builder::new()
-        .stack_size(512 << 10)
-        .spawn(work)
-        .unwrap()
-        .join()
-        .unwrap();
+    let thread = thread::Builder::new().stack_size(256 << 10);
+    thread.spawn(work).unwrap().join().unwrap();
 }
 
 #[test]

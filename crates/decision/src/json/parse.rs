@@ -6,7 +6,8 @@
 use std::error::Error;
 use std::fmt;
 
-use super::{Number, Object, Value, keep_last_at_first};
+use super::builder::{Builder, Frame};
+use super::{Number, Value, keep_last_at_first};
 use crate::fault::Step;
 
 /// Levels of arrays and objects that a text may nest; Python's own limit is a little below.
@@ -43,12 +44,12 @@ pub fn parse_str(text: &str) -> Result<Value, ParseError> {
         text,
         at: 0,
         values: 0,
-        frames: Vec::new(),
+        builder: Builder::default(),
     };
     parser.document().map_err(|(offset, kind)| ParseError {
         offset,
         kind,
-        path: path(&parser.frames),
+        path: path(parser.builder.open()),
     })
 }
 
@@ -154,15 +155,6 @@ impl Error for ParseError {}
 
 type Stop = (usize, ParseErrorKind);
 
-/// An array or object that is still open.
-enum Frame {
-    Array(Vec<Value>),
-    Object {
-        entries: Vec<(String, Value)>,
-        key: String,
-    },
-}
-
 /// The way to the value being read: the key or index at every open level.
 fn path(frames: &[Frame]) -> Vec<Step> {
     let step = |frame: &Frame| match frame {
@@ -176,7 +168,7 @@ struct Parser<'a> {
     text: &'a str,
     at: usize,
     values: usize,
-    frames: Vec<Frame>,
+    builder: Builder,
 }
 
 impl<'a> Parser<'a> {
@@ -196,29 +188,27 @@ impl<'a> Parser<'a> {
     fn value(&mut self) -> Result<Value, Stop> {
         loop {
             self.skip_blank();
-            let Some(mut value) = self.scalar_or_open()? else {
+            if !self.scalar_or_start()? {
                 continue;
-            };
-            loop {
-                match self.put(value)? {
-                    Put::Root(value) => return Ok(value),
-                    Put::Closed(outer) => value = outer,
-                    Put::Open => break,
+            }
+            while !self.next_entry()? {
+                if let Some(value) = self.builder.take() {
+                    return Ok(value);
                 }
             }
         }
     }
 
-    /// Reads a scalar or an empty array or object; or opens a level, up to where its first value starts, and gives
-    /// nothing.
-    fn scalar_or_open(&mut self) -> Result<Option<Value>, Stop> {
+    /// Reads a scalar, or the start of a level up to where its first value or its end stands. Gives whether a value or
+    /// a level's end is behind us, so that a comma or another end follows.
+    fn scalar_or_start(&mut self) -> Result<bool, Stop> {
         self.values += 1;
         if self.values > VALUES_MAX {
             return self.stop(ParseErrorKind::TooManyValues);
         }
         let value = match self.peek() {
-            Some(b'{') => return self.open_object(),
-            Some(b'[') => return self.open_array(),
+            Some(b'[') => return self.start(false, "]"),
+            Some(b'{') => return self.start(true, "}"),
             Some(b'"') => Value::String(self.string()?),
             Some(b'-' | b'0'..=b'9') => Value::Number(self.number()?),
             _ if self.take("null") => Value::Null,
@@ -229,75 +219,55 @@ impl<'a> Parser<'a> {
             }
             _ => return self.expected("a value"),
         };
-        Ok(Some(value))
+        self.builder.put(value);
+        Ok(true)
     }
 
-    fn open_array(&mut self) -> Result<Option<Value>, Stop> {
-        self.check_nesting()?;
-        self.at += 1;
-        self.skip_blank();
-        if self.take("]") {
-            return Ok(Some(Value::Array(Vec::new())));
-        }
-        self.frames.push(Frame::Array(Vec::new()));
-        Ok(None)
-    }
-
-    fn open_object(&mut self) -> Result<Option<Value>, Stop> {
-        self.check_nesting()?;
-        self.at += 1;
-        self.skip_blank();
-        if self.take("}") {
-            return Ok(Some(Value::Object(Object::new())));
-        }
-        let key = self.key("a key or '}'")?;
-        self.frames.push(Frame::Object {
-            entries: Vec::new(),
-            key,
-        });
-        Ok(None)
-    }
-
-    fn check_nesting(&self) -> Result<(), Stop> {
-        if self.frames.len() == NESTING_MAX {
+    /// Reads the start of an array or object, with its end if it is empty, with its first key if it has one.
+    fn start(&mut self, object: bool, end: &str) -> Result<bool, Stop> {
+        if self.builder.open().len() == NESTING_MAX {
             return self.stop(ParseErrorKind::NestingTooDeep);
         }
-        Ok(())
+        self.at += 1;
+        self.skip_blank();
+        self.builder.start(object);
+        if self.take(end) {
+            self.builder.end();
+            return Ok(true);
+        }
+        if object {
+            self.key("a key or '}'")?;
+        }
+        Ok(false)
     }
 
-    /// Puts a read value where it belongs, and reads on to where the next one starts or the level ends.
-    fn put(&mut self, value: Value) -> Result<Put, Stop> {
-        match self.frames.last_mut() {
-            None => return Ok(Put::Root(value)),
-            Some(Frame::Array(elements)) => elements.push(value),
-            Some(Frame::Object { entries, key }) => entries.push((std::mem::take(key), value)),
-        }
+    /// Reads on from the end of a value: a comma up to where the next value starts, and gives true; or the end of the
+    /// level; or nothing, if no level is open.
+    fn next_entry(&mut self) -> Result<bool, Stop> {
+        let object = match self.builder.open().last() {
+            None => return Ok(false),
+            Some(frame) => matches!(frame, Frame::Object { .. }),
+        };
         self.skip_blank();
         if self.take(",") {
             self.skip_blank();
-            if let Some(Frame::Object { .. }) = self.frames.last() {
-                let next = self.key("a key")?;
-                if let Some(Frame::Object { key, .. }) = self.frames.last_mut() {
-                    *key = next;
-                }
+            if object {
+                self.key("a key")?;
             }
-            return Ok(Put::Open);
+            return Ok(true);
         }
-        match self.frames.pop() {
-            Some(Frame::Array(elements)) if self.take("]") => {
-                Ok(Put::Closed(Value::Array(elements)))
-            }
-            Some(Frame::Object { mut entries, .. }) if self.take("}") => {
-                keep_last_at_first(&mut entries);
-                Ok(Put::Closed(Value::Object(Object { entries })))
-            }
-            Some(Frame::Array(_)) => self.expected("',' or ']'"),
-            _ => self.expected("',' or '}'"),
+        if !self.take(if object { "}" } else { "]" }) {
+            return self.expected(if object { "',' or '}'" } else { "',' or ']'" });
         }
+        if let Some(Frame::Object { entries, .. }) = self.builder.innermost() {
+            keep_last_at_first(entries);
+        }
+        self.builder.end();
+        Ok(false)
     }
 
-    /// Reads a key and its colon.
-    fn key(&mut self, wanted: &'static str) -> Result<String, Stop> {
+    /// Reads the key of the value to come, and its colon.
+    fn key(&mut self, wanted: &'static str) -> Result<(), Stop> {
         if self.peek() != Some(b'"') {
             return self.expected(wanted);
         }
@@ -306,7 +276,8 @@ impl<'a> Parser<'a> {
         if !self.take(":") {
             return self.expected("':'");
         }
-        Ok(key)
+        self.builder.key(key);
+        Ok(())
     }
 
     /// Reads a string from its opening quote on.
@@ -467,14 +438,4 @@ impl<'a> Parser<'a> {
             found: self.rest().chars().next(),
         })
     }
-}
-
-/// What became of a value that was put.
-enum Put {
-    /// It closed its level, whose value is next to be put.
-    Closed(Value),
-    /// Its level goes on.
-    Open,
-    /// It is the whole text.
-    Root(Value),
 }

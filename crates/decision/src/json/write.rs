@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use super::walk::{Keys, Visit, walk};
+use super::walk::{Keys, Visit, Walk};
 use super::{Number, Value};
 
 /// Compact JSON text: keys in order, numbers with the text they came with, nothing but `"`, `\` and U+0000 to U+001F
 /// escaped.
 pub fn to_json(value: &Value) -> String {
     let mut out = String::new();
-    walk(value, Keys::InOrder, |visit| {
-        write_visit(&mut out, visit, as_sent)
-    });
+    for visit in Walk::new(value, Keys::InOrder) {
+        write_visit(&mut out, visit, as_sent);
+    }
     out
 }
 
@@ -19,7 +19,7 @@ pub fn to_json(value: &Value) -> String {
 pub fn to_json_pretty(value: &Value) -> String {
     let mut out = String::new();
     let mut level = 0;
-    walk(value, Keys::InOrder, |visit| {
+    for visit in Walk::new(value, Keys::InOrder) {
         if let Visit::End { empty: false, .. } = visit {
             level -= 1;
             new_line(&mut out, level);
@@ -34,7 +34,7 @@ pub fn to_json_pretty(value: &Value) -> String {
             Visit::Key(_) => out.push(' '),
             _ => {}
         }
-    });
+    }
     out
 }
 
