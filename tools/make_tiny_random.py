@@ -138,22 +138,6 @@ def config(ids: dict[str, int]) -> Any:
     )
 
 
-def backbone_rule(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Returns (centre, reach) of a backbone tensor: sizes that keep every stage of the computation at work."""
-    if name.endswith(("embed_tokens.weight", "pos_embed.weight")):
-        return 0.0, 1.5
-    if name.endswith("A_log"):
-        return 0.5, 1.0
-    if name.endswith("dt_bias"):
-        return -2.0, 1.5
-    if name.endswith("linear_attn.norm.weight") or (".visual." in name and ".norm" in name and name.endswith("weight")):
-        return 1.0, 0.25
-    if len(shape) == 1:
-        return 0.0, 0.25
-    columns = math.prod(shape[1:])
-    return 0.0, 1.75 / math.sqrt(columns)
-
-
 def draw(state: dict[str, torch.Tensor], seed: int, rule: Any) -> dict[str, torch.Tensor]:
     """Replaces every tensor by seeded bf16 numbers of its shape."""
     drawn = {}
@@ -188,7 +172,7 @@ def main() -> None:
     with torch.device("meta"):
         backbone = Qwen3_5ForConditionalGeneration(configuration).state_dict()
         head = load_jsm().JointSchemaHead(**HEAD).state_dict()
-    weights = draw(backbone, arguments.seed, backbone_rule)
+    weights = draw(backbone, arguments.seed, seeded.backbone_rule)
     head_weights = draw(head, arguments.seed, seeded.head_rule)
     (out / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
     (out / "joint_head.safetensors").write_bytes(save(head_weights, metadata={"format": "pt"}))

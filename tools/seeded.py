@@ -17,6 +17,8 @@ ties to even.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -69,3 +71,19 @@ def head_rule(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     if len(shape) == 2:
         return 0.0, 1.5 * 2.0 ** -((shape[1].bit_length() - 1) // 2)
     return (1.0, 0.25) if name.endswith("weight") else (0.0, 0.125)
+
+
+def backbone_rule(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Returns (centre, reach) of a backbone tensor: sizes that keep every stage of the computation at work."""
+    if name.endswith(("embed_tokens.weight", "pos_embed.weight")):
+        return 0.0, 1.5
+    if name.endswith("A_log"):
+        return 0.5, 1.0
+    if name.endswith("dt_bias"):
+        return -2.0, 1.5
+    if name.endswith("linear_attn.norm.weight") or (".visual." in name and ".norm" in name and name.endswith("weight")):
+        return 1.0, 0.25
+    if len(shape) == 1:
+        return 0.0, 0.25
+    columns = math.prod(shape[1:])
+    return 0.0, 1.75 / math.sqrt(columns)
