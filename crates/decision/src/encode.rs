@@ -35,12 +35,17 @@ impl Default for Budget {
     }
 }
 
+/// State tokens that are counted past those that fit. A state of many megabytes would take a minute to count to its end,
+/// for a number that helps nobody.
+pub const COUNTED_MAX: usize = 1 << 18;
+
 /// What happens to a record whose state does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLength {
     /// It is refused, with both counts.
     Refuse,
-    /// The end of its state is cut, as the release does; [`Encoded::truncated`] tells how much.
+    /// The end of its state is cut, as the release does; [`Encoded::truncated`] tells how much, up to [`COUNTED_MAX`] and a
+    /// little more.
     Truncate,
 }
 
@@ -62,7 +67,7 @@ pub enum EncodeError {
     },
     /// The prompt does not fit.
     TooLong {
-        /// Tokens of the whole prompt.
+        /// Tokens of the whole prompt; of a state that is [`COUNTED_MAX`] tokens too long, at least so many.
         needed: usize,
         /// Tokens allowed.
         allowed: usize,
@@ -147,7 +152,9 @@ impl Encoder {
                 allowed,
             });
         };
-        let state = self.tokenizer.encode(&render(record.state()));
+        let state = self
+            .tokenizer
+            .encode_start(&render(record.state()), room + COUNTED_MAX);
         let kept = state.len().min(room);
         if kept < state.len() && budget.over_length == OverLength::Refuse {
             let needed = fixed + state.len();

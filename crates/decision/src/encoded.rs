@@ -36,7 +36,8 @@ pub struct Encoded {
     pub ids: Vec<u32>,
     /// The questions, in request order.
     pub questions: Vec<EncodedQuestion>,
-    /// Number of state tokens cut from the state's end to fit the length limit; 0 when nothing was cut.
+    /// Number of state tokens cut from the state's end to fit the length limit; 0 when nothing was cut. Of a very long
+    /// state it is a lower bound, see [`COUNTED_MAX`](crate::COUNTED_MAX).
     pub truncated: usize,
     /// Row at which the state ends and the schema begins: rows before it depend on the state alone.
     pub schema_start: usize,

@@ -21,7 +21,7 @@ mod render;
 mod tokenize;
 
 pub use answer::{Answer, Answers, NonFiniteLogits, Profile, Raw, Verdict, answer};
-pub use encode::{Budget, EncodeError, Encoder, OverLength};
+pub use encode::{Budget, COUNTED_MAX, EncodeError, Encoder, OverLength};
 pub use encoded::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits, Span};
 pub use fault::{Fault, FaultKind, STEP_CHARS_MAX, Step, printable};
 pub use json::Value;

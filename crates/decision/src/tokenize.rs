@@ -9,16 +9,31 @@ pub trait Tokenize: Send + Sync {
     /// piece becomes that token, as the release's tokenizer does. Never fails: every string has ids, the empty
     /// string has none.
     fn encode(&self, text: &str) -> Vec<u32>;
+
+    /// Encodes a piece of text from its start until there are `enough` ids or more, or the text ends. Gives the first of
+    /// the ids that [`encode`](Self::encode) gives. An implementation that can stop early does.
+    fn encode_start(&self, text: &str, enough: usize) -> Vec<u32> {
+        let _ = enough;
+        self.encode(text)
+    }
 }
 
 impl<T: Tokenize + ?Sized> Tokenize for &T {
     fn encode(&self, text: &str) -> Vec<u32> {
         (**self).encode(text)
     }
+
+    fn encode_start(&self, text: &str, enough: usize) -> Vec<u32> {
+        (**self).encode_start(text, enough)
+    }
 }
 
 impl<T: Tokenize + ?Sized> Tokenize for std::sync::Arc<T> {
     fn encode(&self, text: &str) -> Vec<u32> {
         (**self).encode(text)
+    }
+
+    fn encode_start(&self, text: &str, enough: usize) -> Vec<u32> {
+        (**self).encode_start(text, enough)
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use descant_decision::json::{ParseErrorKind, parse_str};
 use descant_decision::{
-    Budget, EncodeError, Encoded, Encoder, Fault, FaultKind, Limits, OverLength, Record, Tokenize,
+    Budget, COUNTED_MAX, EncodeError, Encoded, Encoder, Fault, FaultKind, Limits, OverLength,
+    Record, Tokenize,
 };
 use descant_release::Tokenizer;
 use descant_testkit::fixtures;
@@ -277,4 +278,57 @@ fn refusing_counts_the_whole_prompt() {
         }
     }
     assert!(refused > 10, "only {refused} records were too long");
+}
+
+/// A state that is much too long is not counted to its end, and what is kept of it is the same.
+#[test]
+fn a_state_of_megabytes_is_counted_as_far_as_it_helps() {
+    let encoder = encoder("tiny-b");
+    let encode = |repeat: usize, over_length| {
+        let state = "0123456789 ".repeat(repeat);
+        let body = format!(r#"{{"state":"{state}","questions":{{"q":{{"type":"noul"}}}}}}"#);
+        let budget = Budget {
+            max_length: 1000,
+            over_length,
+        };
+        outcome(&encoder, &body, &budget, &Limits::default())
+    };
+    // Eleven tokens a repetition.
+    let (short, long) = (1000, 400_000);
+    let Outcome::Stopped(EncodeError::TooLong { needed, .. }) = encode(long, OverLength::Refuse)
+    else {
+        panic!()
+    };
+    assert!((COUNTED_MAX..2 * COUNTED_MAX).contains(&needed), "{needed}");
+    let Outcome::Encoded(whole) = encode(short, OverLength::Truncate) else {
+        panic!()
+    };
+    let Outcome::Encoded(stopped) = encode(long, OverLength::Truncate) else {
+        panic!()
+    };
+    assert_eq!(stopped.ids, whole.ids);
+    assert!(
+        (COUNTED_MAX..2 * COUNTED_MAX).contains(&stopped.truncated),
+        "{}",
+        stopped.truncated
+    );
+}
+
+/// The release takes the mean of no rows here and answers NaN.
+#[test]
+fn a_question_without_words_is_refused_by_name() {
+    let encoder = encoder("tiny-b");
+    for question in [r#"{"type":"noul"}"#, r#"{"type":"noul","instructions":""}"#] {
+        let body =
+            format!(r#"{{"state":"x","questions":{{"a":{{"type":"noul"}},"":{question}}}}}"#);
+        match outcome(&encoder, &body, &Budget::default(), &Limits::release()) {
+            Outcome::Stopped(EncodeError::EmptySpan { question }) => assert_eq!(question, ""),
+            other => panic!("{other:?}"),
+        }
+        let documented = outcome(&encoder, &body, &Budget::default(), &Limits::default());
+        assert!(matches!(documented, Outcome::Refused(_)));
+    }
+    let body = r#"{"state":"x","questions":{"":{"type":"noul","instructions":"?"}}}"#;
+    let encoded = outcome(&encoder, body, &Budget::default(), &Limits::release());
+    assert!(matches!(encoded, Outcome::Encoded(_)));
 }

@@ -24,6 +24,7 @@ mod mmap;
 mod plan;
 mod release;
 pub mod safetensors;
+mod segments;
 mod shards;
 mod source;
 mod tokenizer;

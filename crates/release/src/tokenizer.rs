@@ -11,6 +11,7 @@ use descant_decision::Tokenize;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::error::LoadError;
+use crate::segments::Cuts;
 use crate::source::read_bounded;
 
 /// A byte-level BPE tokenizer. Every text has ids; the text of an added token becomes that token wherever it stands.
@@ -18,6 +19,8 @@ pub struct Tokenizer {
     file: PathBuf,
     inner: tokenizers::Tokenizer,
     id_max: u32,
+    /// Where long text may be cut; nothing where that is not known.
+    cuts: Option<Cuts>,
 }
 
 impl Tokenizer {
@@ -57,10 +60,11 @@ impl Tokenizer {
         let id_max = vocabulary.values().copied().max().unwrap_or(0);
         let tokenizer = Tokenizer {
             file: file.to_path_buf(),
+            cuts: Cuts::of(&inner),
             inner,
             id_max,
         };
-        tokenizer.try_encode(PROBE).map_err(refuse)?;
+        tokenizer.try_encode(PROBE, usize::MAX).map_err(refuse)?;
         Ok(tokenizer)
     }
 
@@ -110,14 +114,33 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special).unwrap_or_default()
     }
 
-    fn try_encode(&self, text: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
-        Ok(self.inner.encode_fast(text, false)?.get_ids().to_vec())
+    /// The ids of a text's segments, until there are enough.
+    fn try_encode(
+        &self,
+        text: &str,
+        enough: usize,
+    ) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+        let Some(cuts) = &self.cuts else {
+            return Ok(self.inner.encode_fast(text, false)?.get_ids().to_vec());
+        };
+        let mut ids = Vec::new();
+        for segment in cuts.segments(text) {
+            ids.extend_from_slice(self.inner.encode_fast(segment, false)?.get_ids());
+            if ids.len() >= enough {
+                break;
+            }
+        }
+        Ok(ids)
     }
 }
 
 impl Tokenize for Tokenizer {
     fn encode(&self, text: &str) -> Vec<u32> {
-        self.try_encode(text)
+        self.encode_start(text, usize::MAX)
+    }
+
+    fn encode_start(&self, text: &str, enough: usize) -> Vec<u32> {
+        self.try_encode(text, enough)
             .expect("a byte-level BPE whose bytes all have tokens refuses no text")
     }
 }
