@@ -205,6 +205,24 @@ mod tests {
         assert_eq!(cuts.segments(&text).count(), 1);
     }
 
+    /// The pattern may take a line feed together with blanks after it, of which Unicode has 25.
+    #[test]
+    fn a_line_feed_stays_with_the_blanks_after_it() {
+        let cuts = Cuts::of(&CLEF).unwrap();
+        let blanks: Vec<_> = ('\0'..=char::MAX).filter(|c| c.is_whitespace()).collect();
+        assert_eq!(blanks.len(), 25);
+        assert!(
+            blanks
+                .iter()
+                .all(|blank| !cuts.allow(&format!("\n{blank}"), 1))
+        );
+        assert!(
+            ["\na", "\n7", "\n,", "\né", "\n漢", "\n\u{301}"]
+                .iter()
+                .all(|text| cuts.allow(text, 1))
+        );
+    }
+
     /// Every state and text of the golden records, cut wherever it may be.
     #[test]
     fn no_cut_changes_the_golden_ids() {
