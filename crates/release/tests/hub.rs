@@ -311,6 +311,35 @@ fn a_fresh_fetch_lays_out_the_cache_and_takes_only_what_is_needed() {
 }
 
 #[test]
+fn without_weights_a_fetch_takes_the_texts_and_a_whole_one_goes_on_from_there() {
+    let (repository, cache) = (Repository::new(), TempDir::new().unwrap());
+    let stand_in = StandIn::new(move |request| repository.answer(request));
+    let texts = hub(&stand_in, &cache)
+        .fetch_texts(&name("owner/name"), &mut ())
+        .unwrap();
+    assert!(texts.join("config.json").exists() && texts.join("tokenizer.json").exists());
+    let holds_weights = fs::read_dir(&texts)
+        .unwrap()
+        .any(|entry| entry.unwrap().path().extension() == Some("safetensors".as_ref()));
+    assert!(!holds_weights);
+    let asked = stand_in.count();
+    let again = hub(&stand_in, &cache).fetch_texts(&name("owner/name"), &mut ());
+    assert_eq!(
+        (again.unwrap(), stand_in.count()),
+        (texts.clone(), asked + 1)
+    );
+    let mut told = Told::default();
+    let whole = hub(&stand_in, &cache).fetch(&name("owner/name"), &mut told);
+    assert_eq!(whole.unwrap(), texts);
+    assert!(texts.join("model-1.safetensors").exists());
+    assert!(
+        told.files
+            .iter()
+            .all(|(file, ..)| !file.ends_with("tokenizer.json"))
+    );
+}
+
+#[test]
 fn a_cached_release_costs_one_question_and_a_commit_none() {
     let (repository, cache) = (Repository::new(), TempDir::new().unwrap());
     let stand_in = StandIn::new(move |request| repository.answer(request));

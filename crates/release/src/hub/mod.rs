@@ -162,10 +162,32 @@ impl Hub {
     /// # Errors
     /// [`HubError`]; what was fetched so far stays and is not fetched again.
     pub fn fetch(&self, name: &HubName, progress: &mut dyn Progress) -> Result<PathBuf, HubError> {
+        self.fetch_extent(name, Extent::Whole, progress)
+    }
+
+    /// As [`Hub::fetch`], without the weights: config files and tokenizer, which say what a release is and encode for
+    /// it.
+    ///
+    /// # Errors
+    /// As [`Hub::fetch`].
+    pub fn fetch_texts(
+        &self,
+        name: &HubName,
+        progress: &mut dyn Progress,
+    ) -> Result<PathBuf, HubError> {
+        self.fetch_extent(name, Extent::Texts, progress)
+    }
+
+    fn fetch_extent(
+        &self,
+        name: &HubName,
+        extent: Extent,
+        progress: &mut dyn Progress,
+    ) -> Result<PathBuf, HubError> {
         let cache = RepositoryCache::new(&self.cache, name);
         let cached = cache.commit(name.revision());
         let lacking = match &cached {
-            Some(commit) => missing_file(&cache, commit, name)?,
+            Some(commit) => missing_file(&cache, commit, name, extent)?,
             None => Some(CONFIG.to_owned()),
         };
         let fixed = name::is_commit(name.revision());
@@ -190,6 +212,7 @@ impl Hub {
                 answer => self.fetch_commit(
                     &cache,
                     name,
+                    extent,
                     answer.map_err(|failure| failure.error)?,
                     progress,
                 ),
@@ -206,7 +229,7 @@ impl Hub {
                         },
                         error => error,
                     })?;
-                self.fetch_commit(&cache, name, facts, progress)
+                self.fetch_commit(&cache, name, extent, facts, progress)
             }
         }
     }
@@ -216,6 +239,7 @@ impl Hub {
         &self,
         cache: &RepositoryCache,
         name: &HubName,
+        extent: Extent,
         config: Option<FileFacts>,
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, HubError> {
@@ -238,6 +262,10 @@ impl Hub {
         }
         for file in SMALL_FILES {
             fetch.file(file)?;
+        }
+        if extent == Extent::Texts {
+            cache.set_commit(name.revision(), &commit)?;
+            return Ok(cache.snapshot(&commit));
         }
         if fetch.file(INDEX)? {
             for shard in shards(cache, &commit, name)? {
@@ -290,6 +318,15 @@ impl fmt::Debug for Hub {
             .field("offline", &self.offline)
             .finish_non_exhaustive()
     }
+}
+
+/// How much of a release is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// Config files and tokenizer.
+    Texts,
+    /// All that is read.
+    Whole,
 }
 
 /// One run over the files of a commit.
@@ -365,8 +402,12 @@ fn missing_file(
     cache: &RepositoryCache,
     commit: &str,
     name: &HubName,
+    extent: Extent,
 ) -> Result<Option<String>, HubError> {
     let mut needed = vec![CONFIG.to_owned(), TOKENIZER.to_owned()];
+    if extent == Extent::Texts {
+        return Ok(needed.into_iter().find(|file| !cache.has(commit, file)));
+    }
     if cache.has(commit, INDEX) {
         needed.extend(shards(cache, commit, name)?);
     } else {
