@@ -8,20 +8,23 @@ import torch
 import records
 
 PAD = 5040  # <|endoftext|>; padding is masked, so any id would do
+# Training pads to one of these lengths, so that every step has one of few shapes.
+LENGTHS = (192, 320, 448, 576, 704, 832, 1024, 1536, 4096)
+QUESTIONS, OPTIONS = 8, 10  # the most that `records` makes
 
 
-def collate(items, round_to=64):
-    """Right-pad encoded records into one batch of tensors; see `model.Head.forward` for shapes."""
-    length = max(len(item.ids) for item in items)
-    length += -length % round_to
-    most = max(1, max(len(item.kinds) for item in items))
-    widest = max([2, *(len(spans) for item in items for spans in item.options)])
+def collate(items, length=None, questions=None, options=None):
+    """Right-pad encoded records into one batch; see `model.Head.forward` for shapes."""
+    longest = max(len(item.ids) for item in items)
+    length = length or longest - longest % -64
+    questions = questions or max(1, max(len(item.kinds) for item in items))
+    options = options or max([2, *(len(spans) for item in items for spans in item.options)])
     ids = np.full((len(items), length), PAD, np.int64)
-    kinds = np.zeros((len(items), most), np.int64)
-    spans = np.tile(np.array([0, 1], np.int64), (len(items), most, 1))
-    option_spans = np.tile(np.array([0, 1], np.int64), (len(items), most, widest, 1))
-    option_mask = np.zeros((len(items), most, widest), bool)
-    targets = np.full((len(items), most), -1, np.int64)
+    kinds = np.zeros((len(items), questions), np.int64)
+    spans = np.tile(np.array([0, 1], np.int64), (len(items), questions, 1))
+    option_spans = np.tile(np.array([0, 1], np.int64), (len(items), questions, options, 1))
+    option_mask = np.zeros((len(items), questions, options), bool)
+    targets = np.full((len(items), questions), -1, np.int64)
     states = np.zeros((len(items), 2), np.int64)
     for row, item in enumerate(items):
         ids[row, : len(item.ids)] = item.ids
@@ -52,22 +55,25 @@ def cut(items, tokens):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """An endless stream of batches; every loader process draws from its own seed."""
+    """An endless stream of batches of about `tokens` padded tokens, each of one of `LENGTHS`.
 
-    def __init__(self, pool, encoder, tokens, seed, limit=4096):
-        self.pool, self.encoder = pool, encoder
-        self.tokens, self.seed, self.limit = tokens, seed, limit
+    Every loader process draws from its own seed. An item longer than the last length is passed over.
+    """
+
+    def __init__(self, pool, encoder, tokens, seed):
+        self.pool, self.encoder, self.tokens, self.seed = pool, encoder, tokens, seed
 
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
         rng = random.Random(f"{self.seed} {info.id if info else 0}")
+        waiting = {length: [] for length in LENGTHS}
         while True:
-            items, size = [], 0
-            while size < 8 * self.tokens:
-                kind, item = records.training_item(rng, self.pool)
-                encode = self.encoder.chat if kind == "chat" else self.encoder.record
-                items.append(encode(item, self.limit) if kind == "record" else encode(item))
-                size += len(items[-1].ids)
-            groups = cut(items, self.tokens)
-            rng.shuffle(groups)
-            yield from map(collate, groups)
+            kind, item = records.training_item(rng, self.pool)
+            item = self.encoder.chat(item) if kind == "chat" else self.encoder.record(item)
+            length = next((size for size in LENGTHS if len(item.ids) <= size), None)
+            if length is None:
+                continue
+            waiting[length].append(item)
+            if len(waiting[length]) == max(1, self.tokens // length):
+                yield collate(waiting[length], length, QUESTIONS, OPTIONS)
+                waiting[length] = []

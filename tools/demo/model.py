@@ -78,6 +78,11 @@ def rotate(x, cos, sin):
     return torch.cat([turned * cos + swapped * sin, rest], dim=-1)
 
 
+def repeat_heads(x, times):
+    """Each head of x [B, heads, T, size] `times` times in a row."""
+    return x[:, :, None].expand(-1, -1, times, -1, -1).flatten(1, 2)
+
+
 class Attention(nn.Module):
     """Causal grouped-query attention with normed q and k and a sigmoid gate."""
 
@@ -101,7 +106,7 @@ class Attention(nn.Module):
         query = rotate(self.q_norm(query).transpose(1, 2), cos, sin).to(value.dtype)
         key = rotate(self.k_norm(key).transpose(1, 2), cos, sin).to(value.dtype)
         repeat = self.shape.heads // self.shape.kv_heads
-        key, value = (t.repeat_interleave(repeat, dim=1) for t in (key, value))
+        key, value = (repeat_heads(t, repeat) for t in (key, value))
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         out = out.transpose(1, 2) * torch.sigmoid(gate)
         return self.o_proj(out.reshape(batch, length, -1))
@@ -209,7 +214,7 @@ class DeltaNet(nn.Module):
         value = value.view(batch, length, -1, shape.value_dim).transpose(1, 2)
         query, key = (t * (t.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for t in (query, key))
         repeat = shape.value_heads // shape.key_heads
-        query, key = (t.repeat_interleave(repeat, dim=1) for t in (query, key))
+        query, key = (repeat_heads(t, repeat) for t in (query, key))
         beta = torch.sigmoid(self.in_proj_b(x)).float().transpose(1, 2)
         decay = -self.A_log.float().exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
         with torch.autocast(x.device.type, enabled=False):
@@ -370,7 +375,8 @@ class Head(nn.Module):
         rows = self.hidden_norm(hidden)
         mask = torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
         memory = self.memory_projection(rows)
-        overall = rows[torch.arange(len(rows), device=rows.device), lengths - 1].float()
+        last = (lengths - 1)[:, None, None].expand(-1, 1, rows.shape[-1])
+        overall = rows.gather(1, last)[:, 0].float()
         questions = span_means(rows, spans)
         context = span_means(rows, option_spans)
         lexical = span_means(F.embedding(batch["ids"], output_embedding), option_spans)

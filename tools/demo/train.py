@@ -1,6 +1,6 @@
 """Train backbone and head together from random weights.
 
-    python train.py corpus.jsonl.xz TOKENIZER_DIR OUT --steps 5000 --minutes 8
+    python train.py corpus.jsonl.xz TOKENIZER_DIR OUT --steps 6000 --minutes 8
 
 The loss is label-smoothed cross-entropy plus Brier score over the questions of a batch, and a
 smaller next-token loss on states and chats. The learning rate rises, stays and falls to zero with
@@ -8,10 +8,14 @@ max(step / steps, time / minutes), so a slow machine still ends with a trained m
 `backbone.safetensors`, `joint_head.safetensors` (bf16, the release's names), `log.jsonl` and
 `valid.json`; the weights are also saved on the way, so that an interrupted run loses little.
 The data are a function of the seed; the weights are not bit for bit (GPU sums, and the clock).
+
+On a GPU the whole step, optimizer included, is one CUDA graph a batch shape: the step is thousands
+of small kernels, and launching them one by one takes longer than running them.
 """
 
 import argparse
 import json
+import math
 import random
 import time
 from pathlib import Path
@@ -34,21 +38,23 @@ LANGUAGE_WEIGHT = 0.25
 WARMUP = 0.03  # of the run
 DECAY_FROM = 0.25  # from here on the learning rate falls in a straight line
 CLIP = 1.0
+MEASURES = ("cross", "brier", "language", "right", "questions", "norm")
 
 
 def decision_losses(logits, targets):
-    """Mean cross-entropy and Brier score over real questions; logits [B, Q, K] may hold −inf."""
+    """Sums over the real questions, shapes fixed: cross-entropy, Brier score, hits, count.
+
+    logits [B, Q, K] hold −inf where there is no option; targets [B, Q] hold −1 for no question.
+    """
     real = targets >= 0
-    logits, targets = logits[real].float(), targets[real]
-    options = torch.isfinite(logits)
-    log_p = logits.log_softmax(-1)
-    p = log_p.exp()
-    right = F.one_hot(targets, logits.shape[-1]).float()
-    smooth = (1 - SMOOTHING) * right + SMOOTHING * options / options.sum(-1, keepdim=True)
+    options = torch.isfinite(logits) & real[..., None]
+    log_p = logits.masked_fill(~options, -1e9).log_softmax(-1)
+    right = torch.arange(logits.shape[-1], device=logits.device) == targets[..., None]
+    smooth = (1 - SMOOTHING) * right + SMOOTHING * options / options.sum(-1, keepdim=True).clamp(1)
     cross = -(smooth * log_p.masked_fill(~options, 0.0)).sum(-1)
-    brier = (p - right).square().sum(-1)
-    count = max(1, len(targets))  # a batch of chats alone has no question
-    return cross.sum() / count, brier.sum() / count, log_p, targets
+    brier = (log_p.exp() - right.float()).square().sum(-1)
+    hits = (log_p.argmax(-1) == targets) & real
+    return (cross * real).sum(), (brier * real).sum(), hits.sum(), real.sum()
 
 
 def language_loss(model, hidden, batch):
@@ -56,34 +62,106 @@ def language_loss(model, hidden, batch):
     ids, states = batch["ids"], batch["states"]
     place = torch.arange(ids.shape[1] - 1, device=ids.device)
     wanted = (place >= states[:, :1]) & (place + 1 < states[:, 1:])
-    return F.cross_entropy(model.lm_head(hidden[:, :-1][wanted]).float(), ids[:, 1:][wanted])
-
-
-def to_device(batch, device):
-    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+    targets = ids[:, 1:].masked_fill(~wanted, -100).flatten()
+    logits = model.lm_head(hidden[:, :-1]).flatten(0, 1)
+    total = F.cross_entropy(logits.float(), targets, ignore_index=-100, reduction="sum")
+    return total / wanted.sum().clamp(1)
 
 
 def half(device):
     """bf16 matrix products on a GPU; plain f32 on a CPU, where bf16 may be emulated."""
-    return torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda")
+    return torch.autocast(
+        device, dtype=torch.bfloat16, enabled=device == "cuda", cache_enabled=False)
+
+
+def to_device(batch, device):
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+class Trainer:
+    """Model, optimizer and running sums; `step` takes one batch."""
+
+    def __init__(self, model, device, graphs=True):
+        self.model, self.device = model, device
+        self.use_graphs = graphs and device == "cuda"
+        self.sums = torch.zeros(len(MEASURES), device=device)
+        self.rate = torch.zeros((), device=device)
+        matrices = [p for n, p in model.named_parameters() if p.ndim >= 2 and "embed" not in n]
+        others = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+            lr=self.rate, betas=(0.9, 0.98), eps=1e-8, fused=device == "cuda",
+            foreach=False if device == "cpu" else None, capturable=device == "cuda")
+        self.graphs = {}
+
+    def eager(self, batch):
+        """Forward, backward, update; no value is read back, so that it can be captured."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with half(self.device):
+            hidden, logits = self.model(batch)
+            language = language_loss(self.model, hidden, batch)
+        cross, brier, hits, count = decision_losses(logits, batch["targets"])
+        questions = count.clamp(1)  # a batch of chats alone has no question
+        loss = (cross + BRIER_WEIGHT * brier) / questions + LANGUAGE_WEIGHT * language
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        self.optimizer.step()
+        self.sums += torch.stack([cross, brier, language, hits, count, norm]).detach()
+
+    def capture(self, batch):
+        """A graph of `eager` for the batch's shape, and the tensors it reads."""
+        inputs = {name: value.clone() for name, value in batch.items()}
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.eager(inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            self.eager(inputs)
+        return graph, inputs
+
+    def step(self, batch, rate):
+        """Train on one batch (on the CPU) at a learning rate."""
+        if not self.use_graphs:
+            self.rate.fill_(rate)
+            self.eager(to_device(batch, self.device))
+            return
+        shape = tuple(batch["ids"].shape)
+        if shape not in self.graphs:
+            self.rate.fill_(0.0)  # the warm-up before a capture moves no weight
+            self.graphs[shape] = self.capture(to_device(batch, self.device))
+        graph, inputs = self.graphs[shape]
+        self.rate.fill_(rate)
+        for name, value in batch.items():
+            inputs[name].copy_(value)
+        graph.replay()
+
+    def measures(self, steps):
+        """Means since the last call."""
+        sums = dict(zip(MEASURES, self.sums.tolist()))
+        self.sums.zero_()
+        questions = max(1.0, sums["questions"])
+        return {"cross": sums["cross"] / questions, "brier": sums["brier"] / questions,
+                "accuracy": sums["right"] / questions, "language": sums["language"] / steps,
+                "norm": sums["norm"] / steps}
 
 
 @torch.no_grad()
 def validate(model, groups, device):
-    """Accuracy, negative log-likelihood and Brier score over fixed batches."""
+    """Smoothed cross-entropy, Brier score and accuracy over fixed batches."""
     model.eval()
-    right = nll = brier = count = 0.0
+    total = torch.zeros(4, device=device)
     for batch in groups:
         batch = to_device(batch, device)
         with half(device):
             _, logits = model(batch)
-        _, score, log_p, targets = decision_losses(logits, batch["targets"])
-        right += float((log_p.argmax(-1) == targets).sum())
-        nll -= float(log_p.gather(-1, targets[:, None]).sum())
-        brier += float(score) * len(targets)
-        count += len(targets)
+        total += torch.stack(decision_losses(logits, batch["targets"]))
     model.train()
-    return {"questions": int(count), "accuracy": right / count, "nll": nll / count,
+    cross, brier, hits, count = total.tolist()
+    return {"questions": int(count), "accuracy": hits / count, "cross": cross / count,
             "brier": brier / count}
 
 
@@ -96,15 +174,6 @@ def save(model, out):
             for n, v in state.items() if not n.startswith("joint_head")}
     save_file(rest, out / "backbone.safetensors")
     save_file(head, out / "joint_head.safetensors")
-
-
-def optimizer_for(model, rate):
-    """AdamW; weight decay on matrices alone."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim >= 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    fused = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-8, fused=fused)
 
 
 def rate_at(progress):
@@ -124,7 +193,7 @@ def build_data(args):
         records.Pool(rows, "train", counts), encoder, args.tokens, args.seed)
     loader = torch.utils.data.DataLoader(
         stream, batch_size=None, num_workers=args.workers,
-        prefetch_factor=3 if args.workers else None)
+        prefetch_factor=4 if args.workers else None)
     rng, pool = random.Random(args.seed + 1), records.Pool(rows, "valid", counts)
     held = [encoder.record(records.package_record(rng, pool)) for _ in range(args.valid)]
     return loader, [batches.collate(group) for group in batches.cut(held, args.tokens)]
@@ -135,21 +204,22 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("tokenizer")
     parser.add_argument("out")
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--tokens", type=int, default=98304, help="padded tokens a batch")
+    parser.add_argument("--tokens", type=int, default=65536, help="padded tokens a batch")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--valid", type=int, default=1500, help="validation records")
-    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--workers", type=int, default=13)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--every", type=int, default=50, help="steps between log lines")
+    parser.add_argument("--no-graphs", action="store_true", help="launch kernels one by one")
+    parser.add_argument("--every", type=int, default=100, help="steps between log lines")
     args = parser.parse_args()
 
     began = time.monotonic()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
-    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and shapes vary
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape
     torch.manual_seed(args.seed)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -158,59 +228,37 @@ def main():
     model = Clef(shape)
     init(model, shape, args.seed)
     model.to(device)
-    optimizer = optimizer_for(model, args.rate)
+    trainer = Trainer(model, device, not args.no_graphs)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}; "
           f"{time.monotonic() - began:.0f} s to set up", flush=True)
 
     step = tokens = 0
-    stream = iter(loader)
-    batch = next(stream)
-    start, waited, last = time.monotonic(), 0.0, time.monotonic()
-    sums = torch.zeros(5, device=device)
-    with open(out / "log.jsonl", "w", encoding="utf-8") as log:
-        while True:
-            progress = max(step / args.steps, (time.monotonic() - start) / (60 * args.minutes))
-            if progress >= 1:
-                break
-            for group in optimizer.param_groups:
-                group["lr"] = args.rate * rate_at(progress)
-            tokens += int(batch["lengths"].sum())
-            batch = to_device(batch, device)
-            with half(device):
-                hidden, logits = model(batch)
-                cross, brier, log_p, targets = decision_losses(logits, batch["targets"])
-                language = language_loss(model, hidden, batch)
-            loss = cross + BRIER_WEIGHT * brier + LANGUAGE_WEIGHT * language
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            if not bool(torch.isfinite(norm)):
-                raise SystemExit(f"step {step}: the gradient is not finite; {out} has the last save")
-            optimizer.step()
-            with torch.no_grad():
-                accuracy = (log_p.argmax(-1) == targets).sum() / max(1, len(targets))
-                sums += torch.stack([cross, brier, language, accuracy, norm]).detach()
-            step += 1
-            asked = time.monotonic()
-            batch = next(stream)
-            waited += time.monotonic() - asked
-            if step % args.every == 0:
-                values = (sums / args.every).tolist()
-                sums.zero_()
-                line = dict(zip(("cross", "brier", "language", "accuracy", "norm"), values))
-                now = time.monotonic()
-                line |= {"step": step, "progress": progress, "seconds": now - start,
-                         "tokens": tokens, "step_ms": 1000 * (now - last) / args.every,
-                         "waited_s": waited}
-                last = now
-                if step % (args.every * 10) == 0:
-                    line["valid"] = validate(model, held, device)
-                    save(model, out)
-                    last = time.monotonic()
-                log.write(json.dumps(line) + "\n")
-                log.flush()
-                print(json.dumps({k: round(v, 4) if isinstance(v, float) else v
-                                  for k, v in line.items()}), flush=True)
+    start = last = time.monotonic()
+    log = open(out / "log.jsonl", "w", encoding="utf-8")
+    for batch in loader:
+        progress = max(step / args.steps, (time.monotonic() - start) / (60 * args.minutes))
+        if progress >= 1:
+            break
+        trainer.step(batch, args.rate * rate_at(progress))
+        tokens += int(batch["lengths"].sum())
+        step += 1
+        if step % args.every:
+            continue
+        line = trainer.measures(args.every)
+        if not math.isfinite(line["cross"] + line["norm"]):
+            raise SystemExit(f"step {step}: the loss is not finite; {out} holds the last save")
+        now = time.monotonic()
+        line |= {"step": step, "progress": progress, "seconds": now - start, "tokens": tokens,
+                 "step_ms": 1000 * (now - last) / args.every}
+        if step % (args.every * 10) == 0:
+            line["valid"] = validate(model, held, device)
+            save(model, out)
+        last = time.monotonic()
+        log.write(json.dumps(line) + "\n")
+        log.flush()
+        print(json.dumps({key: round(value, 4) if isinstance(value, float) else value
+                          for key, value in line.items()}), flush=True)
+    log.close()
     save(model, out)
     final = {"steps": step, "tokens": tokens, "minutes": (time.monotonic() - start) / 60,
              "arguments": vars(args), **validate(model, held, device)}
