@@ -82,6 +82,42 @@ pub enum StartError {
     Thread(io::Error),
 }
 
+/// What stands between clients and a machine.
+pub(crate) struct Assembly {
+    pub(crate) handle: Handle,
+    /// What the handles send.
+    pub(crate) events: mpsc::Receiver<Event>,
+    /// Settings that fit the backend.
+    pub(crate) settings: Settings,
+}
+
+/// Makes the handle to a machine that is yet to be made.
+pub(crate) fn assemble(
+    backend: &dyn Backend,
+    has_head: bool,
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Assembly, StartError> {
+    let capacity = backend.capacity();
+    let settings = settings.fit(capacity).map_err(StartError::Settings)?;
+    let (inbox, events) = mpsc::channel();
+    let shared = Arc::new(Shared {
+        // A job has a slot, is in the head, or waits.
+        door: Door::new(settings.head_runs_max(capacity.slots) + settings.queue_max),
+        board: Board::default(),
+        clock,
+        config: backend.config().clone(),
+        capacity,
+        has_head,
+        next_id: AtomicU64::new(0),
+    });
+    Ok(Assembly {
+        handle: Handle { inbox, shared },
+        events,
+        settings,
+    })
+}
+
 impl Engine {
     /// Starts the engine on a backend, with a head if the release has one.
     ///
@@ -92,38 +128,37 @@ impl Engine {
         head: Option<Arc<dyn Head>>,
         settings: &Settings,
     ) -> Result<Engine, StartError> {
-        let capacity = backend.capacity();
-        let settings = settings.fit(capacity).map_err(StartError::Settings)?;
-        let (inbox, events) = mpsc::channel();
-        let threads = |head| HeadThreads::start(head, settings.head_threads, &inbox);
+        let assembly = assemble(
+            &*backend,
+            head.is_some(),
+            settings,
+            Arc::new(SystemClock::start()),
+        )?;
+        let Assembly {
+            handle,
+            events,
+            settings,
+        } = assembly;
+        let threads = |head| HeadThreads::start(head, settings.head_threads, &handle.inbox);
         let jury = head
             .as_ref()
             .map(threads)
             .transpose()
             .map_err(StartError::Thread)?;
-        let shared = Arc::new(Shared {
-            // A job has a slot, is in the head, or waits.
-            door: Door::new(settings.head_runs_max(capacity.slots) + settings.queue_max),
-            board: Board::default(),
-            clock: Arc::new(SystemClock::start()),
-            config: backend.config().clone(),
-            capacity,
-            has_head: head.is_some(),
-            next_id: AtomicU64::new(0),
-        });
+        let (door, board) = handle.front();
         let machine = Machine::new(Parts {
             backend,
             jury: jury.map(|jury| Box::new(jury) as Box<dyn Jury>),
-            clock: Arc::clone(&shared.clock),
+            clock: Arc::clone(&handle.shared.clock),
             settings,
-            door: Arc::clone(&shared.door),
-            board: shared.board.clone(),
+            door,
+            board,
         });
         let thread = thread::Builder::new()
             .name("engine".into())
             .spawn(move || serve(machine, &events));
         Ok(Engine {
-            handle: Handle { inbox, shared },
+            handle,
             thread: Some(thread.map_err(StartError::Thread)?),
         })
     }
@@ -256,6 +291,11 @@ impl Handle {
     /// What the backend reserved; a prompt has at most [`Capacity::positions`] rows.
     pub fn capacity(&self) -> Capacity {
         self.shared.capacity
+    }
+
+    /// Its door and the board with its figures.
+    pub(crate) fn front(&self) -> (Arc<Door>, Board) {
+        (Arc::clone(&self.shared.door), self.shared.board.clone())
     }
 
     /// Whether decisions can be asked for.

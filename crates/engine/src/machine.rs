@@ -9,6 +9,8 @@
 //! hold on the cache: each is a guard that it owns.
 
 mod round;
+#[cfg(test)]
+mod simulation;
 mod verdict;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -188,6 +190,7 @@ impl Machine {
         self.expire(now);
         self.sweep();
         self.admit(now);
+        self.end_waits(now);
         let round = plan::plan(&self.snapshot());
         let step = if !round.is_empty() {
             self.run(&round);
@@ -281,6 +284,10 @@ impl Machine {
         for id in self.ids(|entry| entry.job.deadline.is_some_and(|deadline| now >= deadline)) {
             self.refuse(id, EngineError::Deadline);
         }
+    }
+
+    /// Refuses jobs that wait too long for a slot. Those that got one at last stay, however long a round kept them.
+    fn end_waits(&mut self, now: Duration) {
         let wait_max = self.settings.wait_max;
         for id in self.ids(|entry| entry.wait_end(wait_max).is_some_and(|end| now >= end)) {
             self.refuse(id, self.door.busy());
@@ -553,14 +560,17 @@ impl Entry {
 fn restore(backend: &mut dyn Backend, slot: &OwnedSlot, node: &Arc<Node>) -> Result<(), Defect> {
     let chain = node.chain();
     let saved: Vec<&Saved> = chain.iter().map(|node| node.saved()).collect();
-    guard(|| backend.load(slot.slot(), &saved))
+    guard(BACKEND, || backend.load(slot.slot(), &saved))
 }
 
-/// Turns a panic of the backend into a defect.
-fn guard<T>(call: impl FnOnce() -> Result<T, Defect>) -> Result<T, Defect> {
-    catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|panic| Err(panicked("the backend", &*panic)))
+/// Turns a panic of the backend or of a grammar into a defect. Neither shares anything with the engine that a panic
+/// could leave half changed: a backend's slots are emptied after a defect, a grammar goes with its job.
+fn guard<T>(who: &str, call: impl FnOnce() -> Result<T, Defect>) -> Result<T, Defect> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(who, &*panic)))
 }
+
+/// Who panicked, in messages.
+const BACKEND: &str = "the backend";
 
 /// Pieces of hidden rows that may wait for their reader.
 const HIDDEN_PIECES_AHEAD: usize = 2;

@@ -127,23 +127,13 @@ impl Round {
 /// Plans the next round: every stream's next token, then pieces of prompts up to the bounds, by rank, the oldest first
 /// when its piece is due. A piece ends at a multiple of [`CHUNK_ROWS`] or with its prompt.
 pub(crate) fn plan(snapshot: &Snapshot) -> Round {
-    let limits = snapshot.limits;
     let streams = snapshot.streams.clone();
+    let mut room = Room::of(snapshot);
     let mut pieces = Vec::new();
-    let mut room = limits.rows_max - streams.len();
-    if !streams.is_empty() {
-        room = room.min(limits.piece_rows);
-    }
-    if !streams.is_empty() && snapshot.chat_owed {
-        room = 0;
-    }
-    let mut head_room = snapshot.head_rows_free;
-    for prompt in by_rank(snapshot) {
-        let own = if prompt.for_head { head_room } else { room };
-        let rows = piece_rows(prompt, limits.piece_rows.min(room).min(own));
+    for prompt in by_rank(snapshot, room) {
+        let rows = room.piece_rows(prompt);
         if rows > 0 {
-            room -= rows;
-            head_room -= if prompt.for_head { rows } else { 0 };
+            room.take(prompt, rows);
             pieces.push(Piece {
                 job: prompt.job,
                 start: prompt.done,
@@ -152,6 +142,62 @@ pub(crate) fn plan(snapshot: &Snapshot) -> Round {
         }
     }
     Round { streams, pieces }
+}
+
+/// Prompt rows that a round can still take.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    rows: usize,
+    /// Of these, rows whose hidden rows the head's buffer can take.
+    head_rows: usize,
+    /// Rows of one prompt.
+    piece_rows: usize,
+}
+
+impl Room {
+    /// The room of a round with all its streams' tokens in it.
+    fn of(snapshot: &Snapshot) -> Room {
+        let Limits {
+            rows_max,
+            piece_rows,
+            ..
+        } = snapshot.limits;
+        let streams = snapshot.streams.len();
+        let rows = match (streams, snapshot.chat_owed) {
+            (0, _) => rows_max,
+            (_, true) => 0,
+            (_, false) => piece_rows.min(rows_max - streams),
+        };
+        Room {
+            rows,
+            head_rows: snapshot.head_rows_free,
+            piece_rows,
+        }
+    }
+
+    /// Rows of a prompt's next piece; 0 if none fits.
+    fn piece_rows(self, prompt: &PromptView) -> usize {
+        let end = prompt.cut.unwrap_or(prompt.rows);
+        let own = self.piece_rows.min(prompt.piece_rows).min(self.rows);
+        let own = if prompt.for_head {
+            own.min(self.head_rows)
+        } else {
+            own
+        };
+        let rows = own.min(end - prompt.done);
+        if prompt.done + rows == prompt.rows {
+            rows
+        } else {
+            rows / CHUNK_ROWS * CHUNK_ROWS
+        }
+    }
+
+    fn take(&mut self, prompt: &PromptView, rows: usize) {
+        self.rows -= rows;
+        if prompt.for_head {
+            self.head_rows -= rows;
+        }
+    }
 }
 
 /// Decides which waiting jobs get a slot now, in the order in which they get it.
@@ -200,16 +246,14 @@ impl Seats {
     }
 }
 
-/// The prompts in the order in which they may take rows.
-fn by_rank(snapshot: &Snapshot) -> Vec<&PromptView> {
+/// The prompts in the order in which they may take rows: by rank, but the oldest that can run first if its piece is due.
+fn by_rank(snapshot: &Snapshot, room: Room) -> Vec<&PromptView> {
     let mut order: Vec<&PromptView> = snapshot.prompts.iter().collect();
-    order.sort_by_key(|prompt| (prompt.arrived_rows + prompt.left() as u64, prompt.job));
-    let oldest = order
-        .iter()
-        .enumerate()
-        .min_by_key(|(_, prompt)| prompt.job);
-    if let Some((index, prompt)) = oldest
-        && prompt.rounds_waited + 1 >= snapshot.limits.rounds_between_pieces_max
+    order.sort_by_key(|prompt| (prompt.rank(), prompt.job));
+    let able = |(_, prompt): &(usize, &&PromptView)| room.piece_rows(prompt) > 0;
+    let able = order.iter().enumerate().filter(able);
+    if let Some((index, oldest)) = able.min_by_key(|(_, prompt)| prompt.job)
+        && oldest.rounds_waited + 1 >= snapshot.limits.rounds_between_pieces_max
     {
         order[..=index].rotate_right(1);
     }
@@ -217,19 +261,8 @@ fn by_rank(snapshot: &Snapshot) -> Vec<&PromptView> {
 }
 
 impl PromptView {
-    fn left(&self) -> usize {
-        self.rows - self.done
-    }
-}
-
-/// Rows of a prompt's next piece if it may have at most `room`; 0 if no piece fits.
-fn piece_rows(prompt: &PromptView, room: usize) -> usize {
-    let end = prompt.cut.unwrap_or(prompt.rows);
-    let rows = (end - prompt.done).min(prompt.piece_rows).min(room);
-    if prompt.done + rows == prompt.rows {
-        rows
-    } else {
-        rows / CHUNK_ROWS * CHUNK_ROWS
+    fn rank(&self) -> u64 {
+        self.arrived_rows + (self.rows - self.done) as u64
     }
 }
 

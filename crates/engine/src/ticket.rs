@@ -206,13 +206,34 @@ impl HiddenStream {
         if self.values_left == 0 {
             return None;
         }
-        let piece = self.pieces.wait().unwrap_or_else(|| Err(stopped()));
+        let piece = self.pieces.wait();
+        Some(self.note(piece))
+    }
+
+    /// The next piece if it is there; `None` after the last row or an error.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<HiddenRows, EngineError>>> {
+        if self.values_left == 0 {
+            return Poll::Ready(None);
+        }
+        self.pieces
+            .poll(context)
+            .map(|piece| Some(self.note(piece)))
+    }
+
+    fn note(
+        &mut self,
+        piece: Option<Result<HiddenRows, EngineError>>,
+    ) -> Result<HiddenRows, EngineError> {
+        let piece = piece.unwrap_or_else(|| Err(stopped()));
         self.values_left = match &piece {
             Ok(piece) => self.values_left - piece.rows.len(),
             Err(_) => 0,
         };
         self.leash.nudge();
-        Some(piece)
+        piece
     }
 }
 

@@ -74,6 +74,11 @@ impl Script {
         self.with(|state| state.mishaps.extend(mishaps));
     }
 
+    /// Lets all calls to come go well.
+    pub fn clear_mishaps(&self) {
+        self.with(|state| state.mishaps.clear());
+    }
+
     /// The calls so far; they are forgotten here.
     pub fn take_calls(&self) -> Vec<Call> {
         self.with(|state| std::mem::take(&mut state.calls))

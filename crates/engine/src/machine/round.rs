@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use descant_model::{Defect, Pass, Segment};
 
-use super::{Machine, Prompt, State, Stream, guard};
+use super::{BACKEND, Machine, Prompt, State, Stream, guard};
 use crate::EngineError;
 use crate::cache::Lane;
 use crate::job::{Chat, JobId, Work};
@@ -67,7 +67,7 @@ impl Machine {
             });
         }
         let backend = &mut self.backend;
-        guard(|| backend.run(&segments))
+        guard(BACKEND, || backend.run(&segments))
     }
 
     fn count(&mut self, round: &Round, took: Duration) {
@@ -123,7 +123,7 @@ impl Machine {
         let vocab = self.backend.config().vocab;
         let mut logits = std::mem::take(&mut self.logits);
         logits.resize(rows.len() * vocab, 0.0);
-        let outcome = guard(|| self.backend.logits(&rows, &mut logits));
+        let outcome = guard(BACKEND, || self.backend.logits(&rows, &mut logits));
         if let Err(defect) = &outcome {
             self.fail(defect);
         }
@@ -142,9 +142,11 @@ impl Machine {
         let Work::Chat(chat) = &mut entry.job.work else {
             unreachable!("only chat asks for tokens");
         };
-        let Some(token) = chat.sampler.next(logits) else {
-            self.refuse(id, EngineError::NonFiniteLogits);
-            return;
+        // A grammar is a client's own; whatever it does, the others go on.
+        let token = match guard("the grammar", || Ok(chat.sampler.next(logits))) {
+            Ok(Some(token)) => token,
+            Ok(None) => return self.refuse(id, EngineError::NonFiniteLogits),
+            Err(defect) => return self.refuse(id, EngineError::Defect(defect)),
         };
         let next = token.id;
         if let Some(reason) = chat.take(token) {
@@ -219,7 +221,9 @@ impl Machine {
         }
         prompt.cuts.pop_front();
         let backend = &mut self.backend;
-        let saved = match guard(|| backend.save(prompt.slot.slot(), prompt.saved_rows)) {
+        let saved = match guard(BACKEND, || {
+            backend.save(prompt.slot.slot(), prompt.saved_rows)
+        }) {
             Ok(saved) => saved,
             Err(defect) => {
                 // The answer does not need the snapshot.
@@ -293,7 +297,7 @@ impl Machine {
     /// Copies hidden rows of the last round, `[rows, hidden]`.
     fn hidden(&self, rows: Range<usize>) -> Result<Vec<f32>, Defect> {
         let mut out = vec![0.0; rows.len() * self.backend.config().hidden];
-        guard(|| self.backend.hidden(rows, &mut out))?;
+        guard(BACKEND, || self.backend.hidden(rows, &mut out))?;
         Ok(out)
     }
 }
