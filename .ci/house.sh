@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The whole program from outside: the README's first command, a server on a free port, decisions over HTTP and on the
+# command line with equal answers, and what a stranger types wrong.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=target/release/descant
+work=$(mktemp -d)
+server=
+trap '[ -n "$server" ] && kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+passed=0
+fail() { echo "FAILED: $1"; echo "test result: FAILED. $passed passed; 1 failed"; exit 1; }
+pass() { echo "ok: $1"; passed=$((passed + 1)); }
+
+"$program" decide examples/ticket.json --pretty > "$work/pretty.json" 2> "$work/pretty.err" || fail "decide on an example"
+python3 - "$work/pretty.json" <<'P' || fail "the reply has an answer for every question"
+import json, sys
+reply = json.load(open(sys.argv[1]))
+assert list(reply) == ["model", "answers", "usage"], list(reply)
+assert list(reply["answers"]) == ["team", "refund_requested", "urgency"], list(reply["answers"])
+assert abs(sum(reply["answers"]["team"]["probabilities"].values()) - 1) < 1e-3
+P
+pass "decide answers an example"
+
+for example in examples/*.json; do
+    "$program" decide "$example" --threads 1 > "$work/one.json" 2>/dev/null || fail "$example"
+    "$program" decide "$example" --threads 2 > "$work/two.json" 2>/dev/null || fail "$example with two threads"
+    cmp "$work/one.json" "$work/two.json" || fail "$example: one thread and two differ"
+done
+pass "every example answers the same with one thread and two"
+
+"$program" serve --port 0 2> "$work/server.err" > "$work/server.out" &
+server=$!
+port=
+for _ in $(seq 100); do
+    port=$(cat "$work/server.out" "$work/server.err" | grep -oE '127\.0\.0\.1:[0-9]+' | head -n 1 | cut -d: -f2) && [ -n "$port" ] && break
+    sleep 0.1
+done
+[ -n "$port" ] || { cat "$work/server.err"; fail "the server says where it listens"; }
+python3 - "$port" "$work" "$program" <<'P' || fail "decisions over HTTP"
+import json, pathlib, subprocess, sys, threading, urllib.error, urllib.request
+port, work, program = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+def post(body, path="/v1/systemone"):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read(), dict(reply.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), dict(error.headers)
+bodies = [path.read_bytes() for path in sorted(pathlib.Path("examples").glob("*.json"))]
+alone = []
+for body in bodies:
+    status, text, headers = post(body)
+    assert status == 200, (status, text)
+    assert headers["x-request-id"] == headers["x-typesafe-request-id"]
+    said = subprocess.run([program, "decide", "-"], input=body, capture_output=True, check=True).stdout
+    assert json.loads(said)["answers"] == json.loads(text)["answers"], "the command line answers something else"
+    alone.append(text)
+wrong = []
+def client(number):
+    for turn in range(12):
+        index = (number + turn) % len(bodies)
+        if post(bodies[index])[1] != alone[index]:
+            wrong.append(index)
+threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not wrong, f"{len(wrong)} answers in company differ from those alone"
+for body in (b"", b"{", b"[]", b'{"state":1}', b'{"state":1,"questions":{}}', b'{"state":"\\ud800","questions":{"a":{"type":"noul"}}}',
+             b'{"state":1,"questions":{"a":{"type":"maybe"}}}', b"\xff", b"[" * 100000):
+    status, text, _ = post(body)
+    assert 400 <= status < 500, (body[:40], status)
+    reply = json.loads(text)
+    assert reply["error"]["message"] and "detail" in reply, text
+assert json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["data"][0]["id"]
+assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health").status == 200
+P
+pass "decisions over HTTP equal those of the command line, alone and in company, and bad bodies get a 4xx"
+kill -TERM "$server" && wait "$server" || fail "the server stops cleanly"
+server=
+pass "the server stops cleanly"
+
+"$program" decide examples/none.json 2> "$work/err" && fail "a missing file is an error"
+grep -q none.json "$work/err" || fail "the message names the missing file"
+"$program" decide examples/ticket.json -m examples 2> "$work/err" && fail "a directory that is no release is an error"
+grep -q config.json "$work/err" || fail "the message names what is missing"
+"$program" decide --no-such-flag 2> "$work/err" && fail "a wrong flag is an error"
+pass "mistakes on the command line are named"
+echo "test result: ok. $passed passed; 0 failed"
