@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from tokenizers import Tokenizer, trainers
-from tokenizers.models import BPE
 
 import seeded
 
@@ -96,7 +95,9 @@ def tokenizer() -> Tokenizer:
     added, released["added_tokens"] = released["added_tokens"], []
     trained = Tokenizer.from_str(json.dumps(released))
     alphabet = sorted(byte_characters())
-    trainer = trainers.BpeTrainer(vocab_size=BPE_TOKENS, initial_alphabet=alphabet, min_frequency=2, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=BPE_TOKENS, initial_alphabet=alphabet, min_frequency=2, show_progress=False
+    )
     trained.train_from_iterator(CORPUS.strip().splitlines(), trainer)
     model = json.loads(trained.to_str())["model"]
     released["model"] |= {"vocab": model["vocab"], "merges": model["merges"]}
@@ -117,24 +118,53 @@ def config(ids: dict[str, int]) -> Any:
     from transformers import Qwen3_5Config
 
     text = {
-        "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4, "full_attention_interval": 4,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "full_attention_interval": 4,
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
-        "vocab_size": VOCAB, "max_position_embeddings": 32768, "tie_word_embeddings": False, "attn_output_gate": True, "mamba_ssm_dtype": "float32",
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": False,
+        "attn_output_gate": True,
+        "mamba_ssm_dtype": "float32",
         "rope_parameters": {
-            "rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+            "rope_type": "default",
+            "rope_theta": 10000000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [2, 1, 1],
+            "mrope_interleaved": True,
         },
-        "eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
     }
     vision = {
-        "depth": 1, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 48, "patch_size": 16,
-        "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 16,
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 48,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 16,
     }
     return Qwen3_5Config(
-        text_config=text, vision_config=vision, tie_word_embeddings=False,
-        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=False,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
     )
 
 
@@ -184,15 +214,28 @@ def main() -> None:
     shared = REPOSITORY / "fixtures/releases/tiny-b"
     write_json(out / "tokenizer_config.json", json.loads((shared / "tokenizer_config.json").read_text()))
     write_json(out / "processor_config.json", json.loads((shared / "processor_config.json").read_text()))
-    write_json(out / "generation_config.json", {
-        "do_sample": False, "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]], "pad_token_id": ids["<|endoftext|>"],
-    })
+    write_json(
+        out / "generation_config.json",
+        {
+            "do_sample": False,
+            "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+    )
     (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    (out / "README.md").write_text(CARD.format(
-        layers=configuration.text_config.num_hidden_layers, hidden=HEAD["hidden_size"], parameters=sum(t.numel() for t in weights.values()),
-        routing=HEAD["routing_layers"], decoder=HEAD["layers"], width=HEAD["width"], head_parameters=sum(t.numel() for t in head_weights.values()),
-        tokens=len(ids) - 33, seed=arguments.seed,
-    ))
+    (out / "README.md").write_text(
+        CARD.format(
+            layers=configuration.text_config.num_hidden_layers,
+            hidden=HEAD["hidden_size"],
+            parameters=sum(t.numel() for t in weights.values()),
+            routing=HEAD["routing_layers"],
+            decoder=HEAD["layers"],
+            width=HEAD["width"],
+            head_parameters=sum(t.numel() for t in head_weights.values()),
+            tokens=len(ids) - 33,
+            seed=arguments.seed,
+        )
+    )
     total = sum(path.stat().st_size for path in out.iterdir())
     print(f"{out.name}: {total:,} bytes in {sum(1 for _ in out.iterdir())} files, {len(head_weights)} head tensors")
 

@@ -52,7 +52,10 @@ def timed(run: Callable[[], Any], seconds: float, runs_min: int) -> dict[str, An
         run()
         times.append(time.perf_counter() - start)
     return {
-        "median_ms": round(statistics.median(times) * 1e3, 4), "min_ms": round(min(times) * 1e3, 4), "max_ms": round(max(times) * 1e3, 4), "runs": len(times),
+        "median_ms": round(statistics.median(times) * 1e3, 4),
+        "min_ms": round(min(times) * 1e3, 4),
+        "max_ms": round(max(times) * 1e3, 4),
+        "runs": len(times),
     }
 
 
@@ -93,7 +96,13 @@ def layers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from transformers import Qwen3_5TextConfig
     from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen
 
-    rope = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    }
     config = Qwen3_5TextConfig(num_hidden_layers=4, rope_parameters=rope)
     config._attn_implementation = "sdpa"
     for dtype in arguments.dtypes:
@@ -140,8 +149,11 @@ def three_questions(module: Any, rows: int) -> Any:
     spans = iter([(start, start + 8) for start in range(rows - 100, rows - 4, 8)])
     questions = tuple(
         module.EncodedQuestion(
-            question_id=str(kind), question_type=kind, question_span=next(spans),
-            option_spans=tuple(next(spans) for _ in range(options)), option_ids=tuple(map(str, range(options))),
+            question_id=str(kind),
+            question_type=kind,
+            question_span=next(spans),
+            option_spans=tuple(next(spans) for _ in range(options)),
+            option_ids=tuple(map(str, range(options))),
         )
         for kind, options in enumerate((2, 4, 3))
     )
@@ -150,10 +162,18 @@ def three_questions(module: Any, rows: int) -> Any:
 
 def host(threads: int) -> dict[str, Any]:
     """Describes where the figures come from."""
-    names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return {
-        "host": names[0] if names else platform.processor(), "cpus": len(names), "threads": threads, "torch": torch.__version__,
-        "capability": torch.backends.cpu.get_cpu_capability(), "mkldnn": torch.backends.mkldnn.is_available(),
+        "host": names[0] if names else platform.processor(),
+        "cpus": len(names),
+        "threads": threads,
+        "torch": torch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": torch.backends.mkldnn.is_available(),
     }
 
 
@@ -162,11 +182,15 @@ def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--only", choices=["gemm", "head", "layer"], action="append", help="measure this alone (may be repeated)")
+    parser.add_argument(
+        "--only", choices=["gemm", "head", "layer"], action="append", help="measure this alone (may be repeated)"
+    )
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument("--rows", type=int, nargs="+", help="instead of each op's own row counts")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long to measure each figure")
-    parser.add_argument("--longest", type=float, default=10.0, help="the longest single run worth waiting for, in seconds")
+    parser.add_argument(
+        "--longest", type=float, default=10.0, help="the longest single run worth waiting for, in seconds"
+    )
     parser.add_argument("--runs-min", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -19,12 +19,49 @@ import release
 ROOM = 16384
 # The long requests are left to the encoder's goldens, where they cost nothing.
 NAMES = {
-    "ticket", "ticket_as_object", "empty_state", "state_null", "state_list", "state_number", "order_of_questions", "unknown_fields",
-    "noul_criteria_null", "noul_true_only", "noul_false_only", "noul_both", "noul_true_null", "noul_both_null", "noul_structured", "noul_falsy_descriptions",
-    "choice_one", "choice_null_descriptions", "choice_mixed_case", "choice_prefixes", "choice_astral", "choice_accents", "choice_duplicate", "choice_escapes", "choice_kinds",
-    "score_one", "score_ten", "score_twelve", "score_objects", "score_lists", "score_nulls", "score_scalars", "score_same",
-    "instructions_absent", "instructions_structured", "instructions_in_other_scripts", "numbers_in_options", "duplicate_question",
-    "special_everywhere", "special_template", "scripts_in_schema_0", "nesting_200_mixed", "string_controls_rendered",
+    "ticket",
+    "ticket_as_object",
+    "empty_state",
+    "state_null",
+    "state_list",
+    "state_number",
+    "order_of_questions",
+    "unknown_fields",
+    "noul_criteria_null",
+    "noul_true_only",
+    "noul_false_only",
+    "noul_both",
+    "noul_true_null",
+    "noul_both_null",
+    "noul_structured",
+    "noul_falsy_descriptions",
+    "choice_one",
+    "choice_null_descriptions",
+    "choice_mixed_case",
+    "choice_prefixes",
+    "choice_astral",
+    "choice_accents",
+    "choice_duplicate",
+    "choice_escapes",
+    "choice_kinds",
+    "score_one",
+    "score_ten",
+    "score_twelve",
+    "score_objects",
+    "score_lists",
+    "score_nulls",
+    "score_scalars",
+    "score_same",
+    "instructions_absent",
+    "instructions_structured",
+    "instructions_in_other_scripts",
+    "numbers_in_options",
+    "duplicate_question",
+    "special_everywhere",
+    "special_template",
+    "scripts_in_schema_0",
+    "nesting_200_mixed",
+    "string_controls_rendered",
     *(f"fuzz_{seed:02}" for seed in range(12)),
 }
 
@@ -39,9 +76,16 @@ def long_cases(tokenizer: Any) -> Iterator[tuple[str, str, str, int]]:
     yield "cut_to_1200", "a long state cut from its end", records.body(words, records.TICKET_QUESTIONS), 1200
     yield "cut_to_1536", "a long state cut from its end", records.body(words, records.TICKET_QUESTIONS), 1536
     kinds: list[dict[str, Any]] = [
-        {"type": "noul"}, {"type": "choice", "criteria": {"b": None, "a": "A", "c": 0}}, {"type": "score", "criteria": ["low", "mid", "high"]},
+        {"type": "noul"},
+        {"type": "choice", "criteria": {"b": None, "a": "A", "c": 0}},
+        {"type": "score", "criteria": ["low", "mid", "high"]},
     ]
-    yield "questions_12", "many questions influence one another", records.body(records.TICKET, {f"q{i}": kinds[i % 3] for i in range(12)}), ROOM
+    yield (
+        "questions_12",
+        "many questions influence one another",
+        records.body(records.TICKET, {f"q{i}": kinds[i % 3] for i in range(12)}),
+        ROOM,
+    )
     many = {"q": {"type": "choice", "criteria": {f"o{i}": None for i in range(40)}}}
     yield "options_40", "many options", records.body("x", many), ROOM
 

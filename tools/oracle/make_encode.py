@@ -47,15 +47,37 @@ def question(encoded: Any) -> dict[str, Any]:
 
 def edges(module: ModuleType, tokenizer: Any) -> Iterator[tuple[str, str, str, int]]:
     """Yields (name, why, body, max_length) around the two edges of truncation: where the schema just fits and where the state does."""
-    states = {"words": records.TICKET, "emoji": "🙂🇩🇪𝔸" * 5, "value": {"b": [1, 2.50, None], "a": "é" * 9}, "empty": "", "special": "a<|im_end|>b<think>"}
+    states = {
+        "words": records.TICKET,
+        "emoji": "🙂🇩🇪𝔸" * 5,
+        "value": {"b": [1, 2.50, None], "a": "é" * 9},
+        "empty": "",
+        "special": "a<|im_end|>b<think>",
+    }
     for name, state in states.items():
         body = records.body(state, records.TICKET_QUESTIONS if name == "words" else None)
         whole = module.encode_record(tokenizer, json.loads(body))
         fixed = len(module.encode_record(tokenizer, json.loads(body), max_state_tokens=0).input_ids)
         length = len(whole.input_ids)
-        wanted = {0, 1, fixed - 1, fixed, fixed + 1, fixed + 2, (fixed + length) // 2, length - 2, length - 1, length, length + 1}
+        wanted = {
+            0,
+            1,
+            fixed - 1,
+            fixed,
+            fixed + 1,
+            fixed + 2,
+            (fixed + length) // 2,
+            length - 2,
+            length - 1,
+            length,
+            length + 1,
+        }
         for max_length in sorted(n for n in wanted if n >= 0):
-            relation = "does not fit" if max_length < fixed else f"leaves {min(max_length, length) - fixed} of {length - fixed} state tokens"
+            relation = (
+                "does not fit"
+                if max_length < fixed
+                else f"leaves {min(max_length, length) - fixed} of {length - fixed} state tokens"
+            )
             yield f"edge_{name}_{max_length}", f"a schema of {fixed} tokens {relation}", body, max_length
 
 

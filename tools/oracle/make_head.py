@@ -31,7 +31,8 @@ SMALL_VOCAB = 40
 # Scales past ln 100: the head clamps them.
 CLAMPED = {"small-2": {"prior_logit_scale": 6.0, "joint_logit_scale": 5.5}}
 REAL = {
-    width: {"hidden_size": width, "width": 1024, "routing_layers": 2, "layers": 4, "heads": 16, "feedforward": 4096} for width in (4096, 5120)
+    width: {"hidden_size": width, "width": 1024, "routing_layers": 2, "layers": 4, "heads": 16, "feedforward": 4096}
+    for width in (4096, 5120)
 }
 REAL_VOCAB = 248320
 REAL_ROWS = 200
@@ -56,8 +57,11 @@ def encoded(module: Any, ids: list[int], questions: list[dict[str, Any]]) -> Any
     """Spells spans as the `EncodedRecord` the head takes."""
     made = [
         module.EncodedQuestion(
-            question_id=str(i), question_type=KINDS.index(q["type"]), question_span=tuple(q["question_span"]),
-            option_spans=tuple(map(tuple, q["option_spans"])), option_ids=tuple(str(j) for j in range(len(q["option_spans"]))),
+            question_id=str(i),
+            question_type=KINDS.index(q["type"]),
+            question_span=tuple(q["question_span"]),
+            option_spans=tuple(map(tuple, q["option_spans"])),
+            option_ids=tuple(str(j) for j in range(len(q["option_spans"]))),
         )
         for i, q in enumerate(questions)
     ]
@@ -65,11 +69,19 @@ def encoded(module: Any, ids: list[int], questions: list[dict[str, Any]]) -> Any
 
 
 @torch.inference_mode()
-def logits(module: Any, head: Any, hidden: torch.Tensor, ids: list[int], questions: list[dict[str, Any]], lm_head: torch.Tensor) -> list[list[float]]:
+def logits(
+    module: Any, head: Any, hidden: torch.Tensor, ids: list[int], questions: list[dict[str, Any]], lm_head: torch.Tensor
+) -> list[list[float]]:
     """Runs the head in the dtype of its weights; `ids` are rows of `lm_head`."""
     dtype = next(head.parameters()).dtype
     record = encoded(module, ids, questions)
-    out = head(hidden.to(dtype)[None], torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.long), [record], lm_head.to(dtype))
+    out = head(
+        hidden.to(dtype)[None],
+        torch.tensor([ids]),
+        torch.ones(1, len(ids), dtype=torch.long),
+        [record],
+        lm_head.to(dtype),
+    )
     return [question.tolist() for question in out[0]]
 
 
@@ -100,7 +112,9 @@ def small(module: Any, name: str, folder: Path) -> None:
         return (centre + reach / math.sqrt(3) * torch.randn(shape)).bfloat16().float()
 
     head = load_head(module, config, fill)
-    release.write_safetensors(folder / name / "joint_head.safetensors", {k: v.bfloat16() for k, v in head.state_dict().items()})
+    release.write_safetensors(
+        folder / name / "joint_head.safetensors", {k: v.bfloat16() for k, v in head.state_dict().items()}
+    )
     release.write_bytes(folder / name / "joint_head_config.json", (json.dumps(config, indent=2) + "\n").encode())
 
     hidden_size = config["hidden_size"]
@@ -120,28 +134,55 @@ def small(module: Any, name: str, folder: Path) -> None:
         tensors[f"{case}.hidden"] = hidden
         ids = [rng.randrange(1, SMALL_VOCAB) for _ in range(rows)]
         questions = layout(rng, rows, kinds, length_max)
-        cases.append({"name": case, "hidden": f"{case}.hidden", "ids": ids, "questions": questions} | both(module, head, hidden, ids, questions, lm_head))
+        cases.append(
+            {"name": case, "hidden": f"{case}.hidden", "ids": ids, "questions": questions}
+            | both(module, head, hidden, ids, questions, lm_head)
+        )
 
     base = next(c for c in cases if c["name"] == "mixed")
     rows, ids, questions = tensors["mixed.hidden"], base["ids"], base["questions"]
     first, last = questions[0]["option_spans"][1]
     zero_ids = [0 if first <= i < last else t for i, t in enumerate(ids)]
-    cases.append({"name": "option_with_a_zero_lexical_vector", "hidden": "mixed.hidden", "ids": zero_ids, "questions": questions} | both(module, head, rows, zero_ids, questions, lm_head))
+    cases.append(
+        {"name": "option_with_a_zero_lexical_vector", "hidden": "mixed.hidden", "ids": zero_ids, "questions": questions}
+        | both(module, head, rows, zero_ids, questions, lm_head)
+    )
     tensors["zeros.hidden"] = torch.zeros_like(rows)
-    cases.append({"name": "zero_rows", "hidden": "zeros.hidden", "ids": ids, "questions": questions} | both(module, head, tensors["zeros.hidden"], ids, questions, lm_head))
+    cases.append(
+        {"name": "zero_rows", "hidden": "zeros.hidden", "ids": ids, "questions": questions}
+        | both(module, head, tensors["zeros.hidden"], ids, questions, lm_head)
+    )
     print(name, {c["name"]: f"{c.pop('worst'):.1e}" for c in cases})
-    cases += [poisoned(module, head, rows, ids, questions, lm_head, row, value) for row, value in [(0, "NaN"), (first, "inf"), (len(ids) - 1, "-inf"), (len(ids) - 2, "NaN")]]
+    cases += [
+        poisoned(module, head, rows, ids, questions, lm_head, row, value)
+        for row, value in [(0, "NaN"), (first, "inf"), (len(ids) - 1, "-inf"), (len(ids) - 2, "NaN")]
+    ]
     release.write_safetensors(folder / name / "inputs.safetensors", tensors)
     release.write_jsonl(folder / name / "cases.jsonl", cases)
 
 
-def poisoned(module: Any, head: Any, hidden: torch.Tensor, ids: list[int], questions: list[dict[str, Any]], lm_head: torch.Tensor, row: int, value: str) -> dict[str, Any]:
+def poisoned(
+    module: Any,
+    head: Any,
+    hidden: torch.Tensor,
+    ids: list[int],
+    questions: list[dict[str, Any]],
+    lm_head: torch.Tensor,
+    row: int,
+    value: str,
+) -> dict[str, Any]:
     """Returns the case `mixed` with one number of one row that is not finite, after seeing that every logit is NaN."""
     bad = hidden.clone()
     bad[row, 3] = float(value)
     out = logits(module, head.float(), bad, ids, questions, lm_head)
     assert all(math.isnan(x) for question in out for x in question)
-    return {"name": f"{value}_in_row_{row}", "hidden": "mixed.hidden", "ids": ids, "questions": questions, "poison": {"row": row, "column": 3, "value": value}}
+    return {
+        "name": f"{value}_in_row_{row}",
+        "hidden": "mixed.hidden",
+        "ids": ids,
+        "questions": questions,
+        "poison": {"row": row, "column": 3, "value": value},
+    }
 
 
 def drawn(name: str, seed: int, shape: tuple[int, ...], centre: float, reach: float) -> torch.Tensor:
@@ -163,18 +204,37 @@ def real(module: Any, width: int) -> dict[str, Any]:
     result = both(module, head, hidden, list(range(REAL_ROWS)), questions, lm_head)
     print(f"width {width}: f32 differs from f64 by {result.pop('worst'):.1e}")
     return {
-        "name": f"hidden_{width}", "config": config, "seed": seed, "rows": REAL_ROWS, "ids": ids, "questions": questions,
+        "name": f"hidden_{width}",
+        "config": config,
+        "seed": seed,
+        "rows": REAL_ROWS,
+        "ids": ids,
+        "questions": questions,
         "checks": checks(head.float().state_dict(), hidden, ids[0], lm_head[0]),
     } | result
 
 
-def checks(state: dict[str, torch.Tensor], hidden: torch.Tensor, token: int, lm_row: torch.Tensor) -> list[dict[str, Any]]:
+def checks(
+    state: dict[str, torch.Tensor], hidden: torch.Tensor, token: int, lm_row: torch.Tensor
+) -> list[dict[str, Any]]:
     """Returns a few drawn elements as f32 bit patterns, by which another language's generator is checked first."""
+
     def bits(value: torch.Tensor) -> str:
         return f"{value.reshape(1).float().view(torch.int32).item() & 0xFFFFFFFF:08x}"
 
-    names = ["memory_projection.weight", "type_embedding.weight", "hidden_norm.weight", "layers.3.self_attn.in_proj_bias", "joint_logit_scale", "residual_scorer.3.weight"]
-    found = [{"tensor": n, "element": e, "bits": bits(state[n].flatten()[e])} for n in names for e in sorted({0, state[n].numel() // 2, state[n].numel() - 1})]
+    names = [
+        "memory_projection.weight",
+        "type_embedding.weight",
+        "hidden_norm.weight",
+        "layers.3.self_attn.in_proj_bias",
+        "joint_logit_scale",
+        "residual_scorer.3.weight",
+    ]
+    found = [
+        {"tensor": n, "element": e, "bits": bits(state[n].flatten()[e])}
+        for n in names
+        for e in sorted({0, state[n].numel() // 2, state[n].numel() - 1})
+    ]
     found += [{"tensor": "hidden", "element": e, "bits": bits(hidden.flatten()[e])} for e in (0, 1, hidden.numel() - 1)]
     return [*found, {"tensor": "lm_head.weight", "element": token * lm_row.numel(), "bits": bits(lm_row[0])}]
 

@@ -78,7 +78,7 @@ def make(module: Any, name: str, lengths: tuple[int, ...], folder: Path) -> None
         ids = draw(name, "hidden", length, 0, vocab)
         rows = hidden_rows(backbone, ids)
         tensors[f"hidden.{length}"] = rows
-        tensors[f"logits.{length}"] = (rows[-1] @ backbone.get_output_embeddings().weight.T)
+        tensors[f"logits.{length}"] = rows[-1] @ backbone.get_output_embeddings().weight.T
         prompts.append({"length": length, "ids": ids})
     chats = [chat(backbone, name, length, vocab) for length in CHAT_LENGTHS]
 

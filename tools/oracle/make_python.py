@@ -30,7 +30,17 @@ def from_bits(bits: int) -> float:
 
 def integers() -> Iterator[str]:
     """Integers as text."""
-    yield from ("0", "-0", "1", "-1", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "18446744073709551616", "100000000000000000000000")
+    yield from (
+        "0",
+        "-0",
+        "1",
+        "-1",
+        "9223372036854775807",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "18446744073709551616",
+        "100000000000000000000000",
+    )
     rng = random.Random("integers")
     for digits in (1, 2, 15, 16, 17, 18, 19, 20, 21, 39, 40, 100, 309, 310, 1000, 4299, 4300):
         for _ in range(1 if digits > 1000 else 8):
@@ -47,12 +57,31 @@ def decimal_text(value: Fraction) -> str:
 
 def floats() -> Iterator[str]:
     """Floats as text: every form of the grammar, all exponents, ties between neighbours, neighbours of powers of ten."""
-    yield from ("0.0", "-0.0", "0e0", "-0e5", "0E-400", "-0.000e+400", "1e400", "-1e400", "1e-400", "-1e-400", "1E5", "1e+5", "1e05", "1e-05", "1.0E+16", "0.1e1", "123e-2", "1e00016")
+    yield from (
+        "0.0",
+        "-0.0",
+        "0e0",
+        "-0e5",
+        "0E-400",
+        "-0.000e+400",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "-1e-400",
+        "1E5",
+        "1e+5",
+        "1e05",
+        "1e-05",
+        "1.0E+16",
+        "0.1e1",
+        "123e-2",
+        "1e00016",
+    )
     yield from ("NaN", "Infinity", "-Infinity")
     rng = random.Random("floats")
     for exponent in range(-330, 312):
         yield f"1e{exponent}"
-        yield f"{rng.randint(1, 9)}.{rng.randint(0, 10**rng.randint(1, 18))}{rng.choice('eE')}{exponent}"
+        yield f"{rng.randint(1, 9)}.{rng.randint(0, 10 ** rng.randint(1, 18))}{rng.choice('eE')}{exponent}"
     for exponent in range(-8, 23):
         for neighbour in (math.nextafter(10.0**exponent, 0), math.nextafter(10.0**exponent, math.inf)):
             yield repr(neighbour)
@@ -61,7 +90,7 @@ def floats() -> Iterator[str]:
         if math.isfinite(value):
             yield repr(value)
     for _ in range(500):
-        yield f"{rng.choice(['', '-'])}{rng.randint(0, 10**rng.randint(1, 12))}.{rng.randint(0, 10**rng.randint(1, 24))}"
+        yield f"{rng.choice(['', '-'])}{rng.randint(0, 10 ** rng.randint(1, 12))}.{rng.randint(0, 10 ** rng.randint(1, 24))}"
     for _ in range(120):
         low = from_bits(rng.randint(0x3C00, 0x43F0) << 48 | rng.getrandbits(48))
         middle = (Fraction(low) + Fraction(math.nextafter(low, math.inf))) / 2
@@ -81,8 +110,18 @@ def strings() -> Iterator[str]:
         if code >= 0x20 and chr(code) not in '"\\':
             yield f'"{chr(code)}"'
     yield from (f'"\\{c}"' for c in '"\\/bfnrt')
-    yield from ('"\\uD83D\\uDE00"', '"\\ud83d\\ude00"', '"\\uFFFE\\uFFFF"', '"\\u2028\\u2029"', '"\u2028\u2029\ufeff"', '"\\u00E9\\u00e9"', '""')
-    yield from (json.dumps(text, ensure_ascii=ascii_only) for text in records.SCRIPTS.values() for ascii_only in (False, True))
+    yield from (
+        '"\\uD83D\\uDE00"',
+        '"\\ud83d\\ude00"',
+        '"\\uFFFE\\uFFFF"',
+        '"\\u2028\\u2029"',
+        '"\u2028\u2029\ufeff"',
+        '"\\u00E9\\u00e9"',
+        '""',
+    )
+    yield from (
+        json.dumps(text, ensure_ascii=ascii_only) for text in records.SCRIPTS.values() for ascii_only in (False, True)
+    )
     rng = random.Random("strings")
     for _ in range(150):
         yield json.dumps(records.random_text(rng, rng.randint(1, 40)), ensure_ascii=rng.random() < 0.5)
@@ -90,8 +129,22 @@ def strings() -> Iterator[str]:
 
 def values() -> Iterator[str]:
     """Containers: key order, duplicates, blanks, nesting."""
-    yield from ("null", "true", "false", "[]", "{}", " [ ] ", "\t{\n}\r", "[[],{},[{}]]", '{"a":1,"a":2}', '{"b":1,"a":{"d":1,"c":2},"b":3}')
-    yield from ('{"\\ud83d\\ude00":1,"\\uffff":2,"\\ue000":3,"\\ud7ff":4,"z":5,"":6,"é":7,"e\\u0301":8}', '{"a":1,"A":2,"aa":3,"a\\u0000":4,"a ":5,"_":6,"~":7}')
+    yield from (
+        "null",
+        "true",
+        "false",
+        "[]",
+        "{}",
+        " [ ] ",
+        "\t{\n}\r",
+        "[[],{},[{}]]",
+        '{"a":1,"a":2}',
+        '{"b":1,"a":{"d":1,"c":2},"b":3}',
+    )
+    yield from (
+        '{"\\ud83d\\ude00":1,"\\uffff":2,"\\ue000":3,"\\ud7ff":4,"z":5,"":6,"é":7,"e\\u0301":8}',
+        '{"a":1,"A":2,"aa":3,"a\\u0000":4,"a ":5,"_":6,"~":7}',
+    )
     yield from ('{"10":1,"9":2,"1":3,"-1":4,"1.0":5}', '[1,1.0,"1",true,null,-0,-0.0]', '{ "k" : [ 1 , 2 ] ,"j":{ } }')
     rng = random.Random("values")
     for _ in range(300):
@@ -108,12 +161,78 @@ def random_key(rng: random.Random) -> str:
     return "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randint(0, 3)))
 
 
-
 REFUSED = [
-    "", " ", "01", "-01", "00", "1.", "-1.", ".5", "+1", "1e", "1e+", "1.e5", "0x10", "1_000", "--1", "-", "1 2", "nan", "-NaN", "+Infinity", "Inf", "-infinity",
-    "infinity", "tru", "True", "nul", "None", "[1,]", "[,1]", "[1 2]", "[", "]", "[1", '{"a":1,}', '{"a"}', '{"a":}', "{a:1}", "{1:2}", '{"a":1 "b":2}', "{", "}", '{"a":1',
-    "'a'", '"a', 'a"', '"\\x41"', '"\\u12"', '"\\u12G4"', '"\\U0041"', '"\\"', '"\\a"', '"\\u 041"', '"a\nb"', '"a\tb"', '"\x00"', '"\x1f"', "\u00a01", "1\u00a0", "\x0b1", "1\x0c",
-    "\ufeff1", "// c\n1", "/* c */ 1", "[1]]", "{}{}", "1,", "undefined", "[1e400.5]", "1e1.5", "1E", '"\\ud83d\\u"',
+    "",
+    " ",
+    "01",
+    "-01",
+    "00",
+    "1.",
+    "-1.",
+    ".5",
+    "+1",
+    "1e",
+    "1e+",
+    "1.e5",
+    "0x10",
+    "1_000",
+    "--1",
+    "-",
+    "1 2",
+    "nan",
+    "-NaN",
+    "+Infinity",
+    "Inf",
+    "-infinity",
+    "infinity",
+    "tru",
+    "True",
+    "nul",
+    "None",
+    "[1,]",
+    "[,1]",
+    "[1 2]",
+    "[",
+    "]",
+    "[1",
+    '{"a":1,}',
+    '{"a"}',
+    '{"a":}',
+    "{a:1}",
+    "{1:2}",
+    '{"a":1 "b":2}',
+    "{",
+    "}",
+    '{"a":1',
+    "'a'",
+    '"a',
+    'a"',
+    '"\\x41"',
+    '"\\u12"',
+    '"\\u12G4"',
+    '"\\U0041"',
+    '"\\"',
+    '"\\a"',
+    '"\\u 041"',
+    '"a\nb"',
+    '"a\tb"',
+    '"\x00"',
+    '"\x1f"',
+    "\u00a01",
+    "1\u00a0",
+    "\x0b1",
+    "1\x0c",
+    "\ufeff1",
+    "// c\n1",
+    "/* c */ 1",
+    "[1]]",
+    "{}{}",
+    "1,",
+    "undefined",
+    "[1e400.5]",
+    "1e1.5",
+    "1E",
+    '"\\ud83d\\u"',
 ]
 
 
@@ -126,9 +245,31 @@ def refused() -> Iterator[str]:
 
 def rounded() -> Iterator[float]:
     """Doubles to round: ties of the exact binary value, decimal near-ties and their neighbours, probabilities as f32, scores."""
-    yield from (0.0, -0.0, 1.0, 0.5, 0.03125, 0.09375, 0.99995, 0.99994999, 0.00005, 0.00004999, 1e-300, 5e-324, 0.12345, 0.00015, 254.99995, 1 / 3, 2 / 3)
+    yield from (
+        0.0,
+        -0.0,
+        1.0,
+        0.5,
+        0.03125,
+        0.09375,
+        0.99995,
+        0.99994999,
+        0.00005,
+        0.00004999,
+        1e-300,
+        5e-324,
+        0.12345,
+        0.00015,
+        254.99995,
+        1 / 3,
+        2 / 3,
+    )
     yield from (k / 32 for k in range(0, 97))
-    yield from ((2 * k + 1) / 2**e for e in (5, 6, 8, 12, 13, 16, 20) for k in range(0, 2 ** (e - 1), max(1, 2 ** (e - 1) // 40)))
+    yield from (
+        (2 * k + 1) / 2**e
+        for e in (5, 6, 8, 12, 13, 16, 20)
+        for k in range(0, 2 ** (e - 1), max(1, 2 ** (e - 1) // 40))
+    )
     rng = random.Random("round")
     for _ in range(400):
         near = rng.randint(0, 20000) / 10000 + 0.00005

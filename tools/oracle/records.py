@@ -28,7 +28,9 @@ class Case:
 
 def body(state: Any, questions: dict[str, Any] | None = None, **more: Any) -> str:
     """Spells a body from Python values, non-ASCII characters as themselves."""
-    return json.dumps({"model": "clef-flash", "state": state, "questions": questions or NOUL, **more}, ensure_ascii=False)
+    return json.dumps(
+        {"model": "clef-flash", "state": state, "questions": questions or NOUL, **more}, ensure_ascii=False
+    )
 
 
 def raw(state: str, questions: str = '{"q":{"type":"noul","instructions":"Is it so?"}}') -> str:
@@ -78,25 +80,65 @@ TICKET_QUESTIONS = {
 def plain() -> Iterator[Case]:
     """Ordinary requests."""
     yield Case("ticket", "three kinds in one request", body(TICKET, TICKET_QUESTIONS))
-    yield Case("ticket_as_object", "a structured state", body({"text": TICKET, "meta": {"z": 1, "a": [True, None]}}, TICKET_QUESTIONS))
+    yield Case(
+        "ticket_as_object",
+        "a structured state",
+        body({"text": TICKET, "meta": {"z": 1, "a": [True, None]}}, TICKET_QUESTIONS),
+    )
     yield Case("empty_state", "nothing between prefix and schema", body(""))
     yield Case("one_blank_state", "a lone blank", body(" "))
-    for name, value in [("null", None), ("true", True), ("false", False), ("zero", 0), ("list", []), ("object", {}), ("number", 12.5)]:
+    for name, value in [
+        ("null", None),
+        ("true", True),
+        ("false", False),
+        ("zero", 0),
+        ("list", []),
+        ("object", {}),
+        ("number", 12.5),
+    ]:
         yield Case(f"state_{name}", "a state that is not a string is rendered as JSON", body(value))
-    yield Case("order_of_questions", "request order, not key order: with a joint schema it changes the answers",
-               body("x", {"b": {"type": "noul"}, "a": {"type": "noul"}, "B": {"type": "noul"}, "10": {"type": "noul"}, "9": {"type": "noul"}}))
-    yield Case("unknown_fields", "ignored at the top and in questions",
-               body("x", {"q": {"type": "noul", "weight": 3, "x": {"y": 1}}}, seed=1, temperature=0.5, x_trace_id="t"))
+    yield Case(
+        "order_of_questions",
+        "request order, not key order: with a joint schema it changes the answers",
+        body(
+            "x",
+            {
+                "b": {"type": "noul"},
+                "a": {"type": "noul"},
+                "B": {"type": "noul"},
+                "10": {"type": "noul"},
+                "9": {"type": "noul"},
+            },
+        ),
+    )
+    yield Case(
+        "unknown_fields",
+        "ignored at the top and in questions",
+        body("x", {"q": {"type": "noul", "weight": 3, "x": {"y": 1}}}, seed=1, temperature=0.5, x_trace_id="t"),
+    )
     yield Case("any_model", "any model name", raw('"x"').replace("clef-flash", "jev-latest"))
     yield Case("record_id", "the id is not in the prompt", body("x", id="r-17"))
 
 
 def option_forms() -> Iterator[Case]:
     """How criteria become options."""
-    def noul(name: str, why: str, criteria: str, quirk: bool = False) -> Case:
-        return Case(f"noul_{name}", why, raw('"x"', f'{{"q":{{"type":"noul","instructions":"I","criteria":{criteria}}}}}'), quirk)
 
-    for name, text in [("null", "null"), ("empty", "{}"), ("false", "false"), ("zero", "0"), ("blank_string", '""'), ("empty_list", "[]")]:
+    def noul(name: str, why: str, criteria: str, quirk: bool = False) -> Case:
+        return Case(
+            f"noul_{name}",
+            why,
+            raw('"x"', f'{{"q":{{"type":"noul","instructions":"I","criteria":{criteria}}}}}'),
+            quirk,
+        )
+
+    for name, text in [
+        ("null", "null"),
+        ("empty", "{}"),
+        ("false", "false"),
+        ("zero", "0"),
+        ("blank_string", '""'),
+        ("empty_list", "[]"),
+    ]:
         yield noul(f"criteria_{name}", "falsy criteria mean the defaults", text, quirk=name not in ("null", "empty"))
     yield noul("true_only", "one side given, the other keeps its default", '{"true":"Agreed."}')
     yield noul("false_only", "one side given, the other keeps its default", '{"false":"Denied."}')
@@ -113,29 +155,51 @@ def option_forms() -> Iterator[Case]:
     yield noul("two_letter_strings", "a list of two-letter strings updates a dict", '["ab"]', quirk=True)
 
     def choice(name: str, why: str, criteria: str) -> Case:
-        return Case(f"choice_{name}", why, raw('"x"', f'{{"q":{{"type":"choice","instructions":"I","criteria":{criteria}}}}}'))
+        return Case(
+            f"choice_{name}", why, raw('"x"', f'{{"q":{{"type":"choice","instructions":"I","criteria":{criteria}}}}}')
+        )
 
     yield choice("one", "a single option", '{"only":"the one"}')
     yield choice("null_descriptions", "options without a description", '{"a":null,"b":null}')
-    yield choice("mixed_case", "scored in code point order", '{"zeta":null,"alpha":null,"Mid":null,"beta":null,"_misc":null}')
+    yield choice(
+        "mixed_case", "scored in code point order", '{"zeta":null,"alpha":null,"Mid":null,"beta":null,"_misc":null}'
+    )
     yield choice("prefixes", "an option that begins another", '{"10":"ten","1":"one","100":"hundred","01":null}')
     yield choice("empty_id", "an empty option id", '{"":"nothing","a":"something"}')
-    yield choice("astral", "code point order is not UTF-16 order", '{"\\uff5e":"bmp","\\ud83d\\ude00":"astral","\\ufffd":"bmp","z":"ascii"}')
+    yield choice(
+        "astral",
+        "code point order is not UTF-16 order",
+        '{"\\uff5e":"bmp","\\ud83d\\ude00":"astral","\\ufffd":"bmp","z":"ascii"}',
+    )
     yield choice("accents", "no collation, no normalisation before sorting", '{"é":1,"e\\u0301":2,"f":3,"z":4,"E":5}')
     yield choice("duplicate", "a doubled option keeps its last description", '{"a":"first","b":"x","a":"last"}')
-    yield choice("escapes", "quotes, backslashes and control characters in ids and descriptions",
-                 '{"a\\"b":"q\\"q","c\\\\d":"s\\\\s","n\\nl":"t\\tt","\\u0001":"\\u001f","/":"\\/"}')
-    yield choice("kinds", "descriptions of every JSON kind", '{"a":true,"b":1.50,"c":[],"d":{},"e":"","f":{"k":[1,{"z":0,"y":-0}]},"g":null}')
+    yield choice(
+        "escapes",
+        "quotes, backslashes and control characters in ids and descriptions",
+        '{"a\\"b":"q\\"q","c\\\\d":"s\\\\s","n\\nl":"t\\tt","\\u0001":"\\u001f","/":"\\/"}',
+    )
+    yield choice(
+        "kinds",
+        "descriptions of every JSON kind",
+        '{"a":true,"b":1.50,"c":[],"d":{},"e":"","f":{"k":[1,{"z":0,"y":-0}]},"g":null}',
+    )
     yield choice("blank_ids", "ids of blanks", '{" ":"one","  ":"two","\\t":"tab","\\u00a0":"nbsp"}')
     yield choice("numbers_as_ids", "sorted as text", '{"2":"b","10":"a","-1":"c","1e3":"d"}')
 
     def score(name: str, why: str, criteria: str, quirk: bool = False) -> Case:
-        return Case(f"score_{name}", why, raw('"x"', f'{{"q":{{"type":"score","instructions":"I","criteria":{criteria}}}}}'), quirk)
+        return Case(
+            f"score_{name}",
+            why,
+            raw('"x"', f'{{"q":{{"type":"score","instructions":"I","criteria":{criteria}}}}}'),
+            quirk,
+        )
 
     yield score("one", "a single level", '["all"]')
     yield score("ten", "ten levels", json.dumps([f"level {i}" for i in range(10)]))
     yield score("twelve", "ids 10 and 11 stay in order", json.dumps([f"level {i}" for i in range(12)]))
-    yield score("objects", "levels as objects", '[{"name":"low","max":10},{"name":"high","max":1e2},{"z":null,"a":true}]')
+    yield score(
+        "objects", "levels as objects", '[{"name":"low","max":10},{"name":"high","max":1e2},{"z":null,"a":true}]'
+    )
     yield score("lists", "levels as lists", '[["a","b"],[],[[1]]]')
     yield score("nulls", "a null level has no description", '[null,"x",null]')
     yield score("scalars", "levels as numbers and booleans", "[0,1,2.5,true,false,-0.0]")
@@ -147,24 +211,68 @@ def option_forms() -> Iterator[Case]:
 
 def instruction_forms() -> Iterator[Case]:
     """What stands for the instructions."""
+
     def question(name: str, why: str, text: str, qid: str = "q", quirk: bool = False) -> Case:
         comma = "," if text else ""
-        return Case(f"instructions_{name}", why, raw('"x"', f'{{{json.dumps(qid)}:{{"type":"score"{comma}{text},"criteria":["a","b"]}}}}'), quirk)
+        return Case(
+            f"instructions_{name}",
+            why,
+            raw('"x"', f'{{{json.dumps(qid)}:{{"type":"score"{comma}{text},"criteria":["a","b"]}}}}'),
+            quirk,
+        )
 
     yield question("absent", "the id is the instruction", "", "how_severe")
     yield question("null", "the id is the instruction", '"instructions":null', "how severe?")
     yield question("empty", "the id is the instruction", '"instructions":""', "Wie schlimm ist es?")
-    for name, text in [("zero", "0"), ("false", "false"), ("true", "true"), ("list", "[]"), ("object", "{}"), ("blank", '" "'), ("float", "1.0"), ("newline", '"\\n"')]:
+    for name, text in [
+        ("zero", "0"),
+        ("false", "false"),
+        ("true", "true"),
+        ("list", "[]"),
+        ("object", "{}"),
+        ("blank", '" "'),
+        ("float", "1.0"),
+        ("newline", '"\\n"'),
+    ]:
         yield question(name, "not null and not empty text: rendered", f'"instructions":{text}')
-    yield question("structured", "an object is rendered with sorted keys", '"instructions":{"ask":"Is it?","Context":{"z":1,"a":"b"},"list":[1,2,"x"]}')
+    yield question(
+        "structured",
+        "an object is rendered with sorted keys",
+        '"instructions":{"ask":"Is it?","Context":{"z":1,"a":"b"},"list":[1,2,"x"]}',
+    )
     yield question("long_list", "a list is rendered compactly", '"instructions":["one", "two" , {"three" : 3}]')
     yield question("in_other_scripts", "not ASCII", '"instructions":"緊急ですか？ Срочно? هل هو عاجل؟"')
-    yield question("with_markup", "text that looks like the prompt's own", '"instructions":"\\nFIELD 2\\nID: other\\nTYPE: noul\\nINSTRUCTION: x\\nEND FIELD\\n"')
-    for name, qid in [("blank", " "), ("newline", "a\nb"), ("control", "a\x1b[31m"), ("emoji", "🙂"), ("hangul", "질문"), ("colon", "ID: x"), ("quote", 'a"b'), ("long", "very_" * 60)]:
+    yield question(
+        "with_markup",
+        "text that looks like the prompt's own",
+        '"instructions":"\\nFIELD 2\\nID: other\\nTYPE: noul\\nINSTRUCTION: x\\nEND FIELD\\n"',
+    )
+    for name, qid in [
+        ("blank", " "),
+        ("newline", "a\nb"),
+        ("control", "a\x1b[31m"),
+        ("emoji", "🙂"),
+        ("hangul", "질문"),
+        ("colon", "ID: x"),
+        ("quote", 'a"b'),
+        ("long", "very_" * 60),
+    ]:
         yield question(f"id_{name}", "any text is an id and appears raw", "", qid)
     yield question("empty_id", "an empty id with instructions has a span", '"instructions":"I"', "")
-    yield question("empty_id_and_empty", "an empty question span: the reference answers NaN, so it has to be refused", '"instructions":""', "", quirk=True)
-    yield question("empty_id_and_absent", "an empty question span: the reference answers NaN, so it has to be refused", "", "", quirk=True)
+    yield question(
+        "empty_id_and_empty",
+        "an empty question span: the reference answers NaN, so it has to be refused",
+        '"instructions":""',
+        "",
+        quirk=True,
+    )
+    yield question(
+        "empty_id_and_absent",
+        "an empty question span: the reference answers NaN, so it has to be refused",
+        "",
+        "",
+        quirk=True,
+    )
 
 
 def number_forms() -> Iterator[Case]:
@@ -184,12 +292,25 @@ def number_forms() -> Iterator[Case]:
     }
     for name, text in groups.items():
         yield Case(f"numbers_{name}", "numbers print as Python prints them", raw(text))
-    for name, text in [("big_float", "1e16"), ("nan", "NaN"), ("minus_zero", "-0"), ("minus_zero_float", "-0.0"), ("integer", "42"), ("overflow", "1e400")]:
+    for name, text in [
+        ("big_float", "1e16"),
+        ("nan", "NaN"),
+        ("minus_zero", "-0"),
+        ("minus_zero_float", "-0.0"),
+        ("integer", "42"),
+        ("overflow", "1e400"),
+    ]:
         yield Case(f"numbers_as_state_{name}", "a number is the whole state", raw(text))
     for digits in (400, 4300):
         yield Case(f"numbers_{digits}_digits", "integers stay exact", raw("[" + "9" * digits + "]"))
-    yield Case("numbers_in_options", "numbers inside descriptions",
-               raw('"x"', '{"q":{"type":"choice","instructions":1e2,"criteria":{"a":1e16,"b":[1.0,-0],"c":{"z":1E400,"y":1e-7}}}}'))
+    yield Case(
+        "numbers_in_options",
+        "numbers inside descriptions",
+        raw(
+            '"x"',
+            '{"q":{"type":"choice","instructions":1e2,"criteria":{"a":1e16,"b":[1.0,-0],"c":{"z":1E400,"y":1e-7}}}}',
+        ),
+    )
 
 
 def string_forms() -> Iterator[Case]:
@@ -208,14 +329,24 @@ def string_forms() -> Iterator[Case]:
     }
     for name, text in texts.items():
         yield Case(f"string_{name}", "raw inside a plain string state", raw(text))
-        yield Case(f"string_{name}_rendered", "escaped as Python escapes in a structured state", raw(f'{{"k":{text},"l":[{text}]}}'))
-    yield Case("string_key_escapes", "keys are escaped too and sorted unescaped", raw('{"\\n":1,"\\u0001":2,"\\"":3,"\\\\":4,"\\u007f":5,"!":6,"é":7}'))
+        yield Case(
+            f"string_{name}_rendered",
+            "escaped as Python escapes in a structured state",
+            raw(f'{{"k":{text},"l":[{text}]}}'),
+        )
+    yield Case(
+        "string_key_escapes",
+        "keys are escaped too and sorted unescaped",
+        raw('{"\\n":1,"\\u0001":2,"\\"":3,"\\\\":4,"\\u007f":5,"!":6,"é":7}'),
+    )
     lone = "TypeError in the reference wherever it meets the tokenizer"
     yield Case("lone_surrogate_in_state", lone, raw('"a\\ud800b"'))
     yield Case("lone_surrogate_low", lone, raw('"\\udc00"'))
     yield Case("lone_surrogate_reversed_pair", lone, raw('"\\ude00\\ud83d"'))
     yield Case("lone_surrogate_in_key", lone, raw('{"\\ud800":1}'))
-    yield Case("lone_surrogate_in_option", lone, raw('"x"', '{"q":{"type":"choice","criteria":{"\\ud800":null,"b":null}}}'))
+    yield Case(
+        "lone_surrogate_in_option", lone, raw('"x"', '{"q":{"type":"choice","criteria":{"\\ud800":null,"b":null}}}')
+    )
     yield Case("lone_surrogate_in_id", lone, raw('"x"', '{"\\ud800":{"type":"noul"}}'))
 
 
@@ -233,29 +364,91 @@ def shapes() -> Iterator[Case]:
     for depth in (127, 128, 129, 200, 300):
         for kind in ("lists", "objects", "mixed"):
             yield Case(f"nesting_{depth}_{kind}", "deep values are legal", raw(nested(depth, kind)))
-    yield Case("nesting_in_criteria", "deep descriptions are legal",
-               raw('"x"', f'{{"q":{{"type":"score","criteria":[{nested(200, "mixed")},{nested(150, "objects")}]}}}}'))
-    yield Case("nesting_in_instructions", "deep instructions are legal",
-               raw('"x"', f'{{"q":{{"type":"noul","instructions":{nested(200, "lists")}}}}}'))
-    yield Case("key_order", "sorted by code point at every depth", raw('{"b":{"z":1,"a":2},"a":[{"y":1,"x":2}],"B":0,"_":1,"10":1,"9":2,"":3}'))
-    yield Case("key_order_astral", "code points, not UTF-16 units", raw('{"\\ud83d\\ude00":1,"\\uffee":2,"\\ue000":3,"z":4,"é":5}'))
+    yield Case(
+        "nesting_in_criteria",
+        "deep descriptions are legal",
+        raw('"x"', f'{{"q":{{"type":"score","criteria":[{nested(200, "mixed")},{nested(150, "objects")}]}}}}'),
+    )
+    yield Case(
+        "nesting_in_instructions",
+        "deep instructions are legal",
+        raw('"x"', f'{{"q":{{"type":"noul","instructions":{nested(200, "lists")}}}}}'),
+    )
+    yield Case(
+        "key_order",
+        "sorted by code point at every depth",
+        raw('{"b":{"z":1,"a":2},"a":[{"y":1,"x":2}],"B":0,"_":1,"10":1,"9":2,"":3}'),
+    )
+    yield Case(
+        "key_order_astral",
+        "code points, not UTF-16 units",
+        raw('{"\\ud83d\\ude00":1,"\\uffee":2,"\\ue000":3,"z":4,"é":5}'),
+    )
     yield Case("key_prefixes", "a prefix sorts first", raw('{"abc":1,"ab":2,"a":3,"abcd":4,"":5}'))
     yield Case("duplicate_keys_in_state", "the last value counts", raw('{"a":1,"b":2,"a":3,"b":{"c":1,"c":2}}'))
-    yield Case("duplicate_question", "last value, first position",
-               raw('"x"', '{"a":{"type":"noul","instructions":"first"},"b":{"type":"noul"},"a":{"type":"score","instructions":"last","criteria":["l","m"]}}'))
-    yield Case("duplicate_field", "the last instruction counts", raw('"x"', '{"q":{"type":"noul","instructions":"first","instructions":"last"}}'))
-    yield Case("duplicate_state", "the last state counts", '{"model":"m","state":"first","questions":{"q":{"type":"noul"}},"state":"last"}')
-    yield Case("insignificant_blanks", "blanks between tokens vanish", ' {\n"model" :\t"m" ,\r\n"state" : { "b" : [ 1 , 2 ] , "a" : { } } ,"questions":{"q":{"type":"noul"}} } ')
+    yield Case(
+        "duplicate_question",
+        "last value, first position",
+        raw(
+            '"x"',
+            '{"a":{"type":"noul","instructions":"first"},"b":{"type":"noul"},"a":{"type":"score","instructions":"last","criteria":["l","m"]}}',
+        ),
+    )
+    yield Case(
+        "duplicate_field",
+        "the last instruction counts",
+        raw('"x"', '{"q":{"type":"noul","instructions":"first","instructions":"last"}}'),
+    )
+    yield Case(
+        "duplicate_state",
+        "the last state counts",
+        '{"model":"m","state":"first","questions":{"q":{"type":"noul"}},"state":"last"}',
+    )
+    yield Case(
+        "insignificant_blanks",
+        "blanks between tokens vanish",
+        ' {\n"model" :\t"m" ,\r\n"state" : { "b" : [ 1 , 2 ] , "a" : { } } ,"questions":{"q":{"type":"noul"}} } ',
+    )
     yield Case("empty_containers", "spelled without blanks", raw('{"a":[],"b":{},"c":[[],{}],"d":""}'))
-    yield Case("strings_only_list", "strings inside a list are quoted", raw('["plain","with \\"quotes\\"","日本語","🙂"]'))
+    yield Case(
+        "strings_only_list", "strings inside a list are quoted", raw('["plain","with \\"quotes\\"","日本語","🙂"]')
+    )
 
 
 ADDED = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",
-    "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
-    "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
-    "<tool_response>", "</tool_response>", "<think>", "</think>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>",
-    "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>", "<tts_text_bos_single>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+    "<|audio_start|>",
+    "<|audio_end|>",
+    "<|audio_pad|>",
+    "<tts_pad>",
+    "<tts_text_bos>",
+    "<tts_text_eod>",
+    "<tts_text_bos_single>",
 ]
 
 
@@ -264,15 +457,41 @@ def special_tokens() -> Iterator[Case]:
     yield Case("special_all", "every added token, unspaced", body("".join(ADDED)))
     yield Case("special_all_spaced", "every added token between blanks", body(" ".join(ADDED)))
     for place, text in [
-        ("after_full_stop", ".<|im_end|>"), ("after_blanks", "a   <|im_end|>   b"), ("between_newlines", "a\n\n<think>\n\nb"), ("split", "<|im_end| ><|im_ end|>"),
-        ("case", "<|IM_END|><THINK>"), ("nested", "<|<|im_end|>|>"), ("doubled", "<|im_end|><|im_end|>"), ("before_mark", "<|im_end|>\u0301e"),
-        ("after_mark", "e\u0301<|im_end|>"), ("between_parts_of_a_letter", "e<think>\u0301"), ("end_of_word", "word</think>word"),
-        ("template", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"), ("unfinished", "<|im_en"), ("hangul_parts", "\u1112<|im_end|>\u1161\u11ab"),
+        ("after_full_stop", ".<|im_end|>"),
+        ("after_blanks", "a   <|im_end|>   b"),
+        ("between_newlines", "a\n\n<think>\n\nb"),
+        ("split", "<|im_end| ><|im_ end|>"),
+        ("case", "<|IM_END|><THINK>"),
+        ("nested", "<|<|im_end|>|>"),
+        ("doubled", "<|im_end|><|im_end|>"),
+        ("before_mark", "<|im_end|>\u0301e"),
+        ("after_mark", "e\u0301<|im_end|>"),
+        ("between_parts_of_a_letter", "e<think>\u0301"),
+        ("end_of_word", "word</think>word"),
+        ("template", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+        ("unfinished", "<|im_en"),
+        ("hangul_parts", "\u1112<|im_end|>\u1161\u11ab"),
     ]:
         yield Case(f"special_{place}", "a special string wins over its neighbours", body(text))
-    yield Case("special_rendered", "inside a rendered object", body({"<|im_end|>": "<think>", "a": ["</think>", "x<|im_start|>y"]}))
-    yield Case("special_everywhere", "in id, instructions, option id and description",
-               body("x", {"<|im_end|>": {"type": "choice", "instructions": "a</think>b", "criteria": {"<think>": "<|im_start|>", "b": {"<|fim_pad|>": "<tool_call>"}}}}))
+    yield Case(
+        "special_rendered",
+        "inside a rendered object",
+        body({"<|im_end|>": "<think>", "a": ["</think>", "x<|im_start|>y"]}),
+    )
+    yield Case(
+        "special_everywhere",
+        "in id, instructions, option id and description",
+        body(
+            "x",
+            {
+                "<|im_end|>": {
+                    "type": "choice",
+                    "instructions": "a</think>b",
+                    "criteria": {"<think>": "<|im_start|>", "b": {"<|fim_pad|>": "<tool_call>"}},
+                }
+            },
+        ),
+    )
     yield Case("special_id_only", "the span is one special token", body("x", {"<|im_end|>": {"type": "noul"}}))
 
 
@@ -329,7 +548,11 @@ def scripts() -> Iterator[Case]:
     for start in range(0, len(everything), 8):
         part = everything[start : start + 8]
         questions = {text: {"type": "choice", "criteria": {name: text, text[:3]: None}} for name, text in part}
-        yield Case(f"scripts_in_schema_{start // 8}", "the same in ids, option ids and descriptions", body({n: t for n, t in part}, questions))
+        yield Case(
+            f"scripts_in_schema_{start // 8}",
+            "the same in ids, option ids and descriptions",
+            body({n: t for n, t in part}, questions),
+        )
 
 
 def blanks_and_symbols() -> Iterator[Case]:
@@ -368,24 +591,61 @@ def blanks_and_symbols() -> Iterator[Case]:
 
 def sizes() -> Iterator[Case]:
     """Many options, many questions, long texts."""
-    yield Case("options_255", "the most options that Jev documents", body("x", {"q": {"type": "choice", "criteria": {f"option {i}": None for i in range(255)}}}))
-    yield Case("options_256", "one more is fine", body("x", {"q": {"type": "choice", "criteria": {f"o{i}": f"d{i}" for i in range(256)}}}))
-    yield Case("levels_100", "many levels", body("x", {"q": {"type": "score", "criteria": [str(i) for i in range(100)]}}))
+    yield Case(
+        "options_255",
+        "the most options that Jev documents",
+        body("x", {"q": {"type": "choice", "criteria": {f"option {i}": None for i in range(255)}}}),
+    )
+    yield Case(
+        "options_256",
+        "one more is fine",
+        body("x", {"q": {"type": "choice", "criteria": {f"o{i}": f"d{i}" for i in range(256)}}}),
+    )
+    yield Case(
+        "levels_100", "many levels", body("x", {"q": {"type": "score", "criteria": [str(i) for i in range(100)]}})
+    )
     kinds: list[dict[str, Any]] = [
-        {"type": "noul"}, {"type": "choice", "criteria": {"b": None, "a": "A"}}, {"type": "score", "criteria": ["low", "high"]},
+        {"type": "noul"},
+        {"type": "choice", "criteria": {"b": None, "a": "A"}},
+        {"type": "score", "criteria": ["low", "high"]},
     ]
     yield Case("questions_64", "field numbers of two digits", body("x", {f"q{i}": kinds[i % 3] for i in range(64)}))
     yield Case("questions_101", "field numbers of three digits", body("x", {f"q{i}": kinds[0] for i in range(101)}))
     yield Case("long_state", "a thousand words", body(" ".join(f"word{i % 97} and" for i in range(500))))
-    yield Case("long_description", "a long option", body("x", {"q": {"type": "choice", "criteria": {"a": TICKET * 6, "b": "short"}}}))
+    yield Case(
+        "long_description",
+        "a long option",
+        body("x", {"q": {"type": "choice", "criteria": {"a": TICKET * 6, "b": "short"}}}),
+    )
     yield Case("long_word", "no place to split", body("pneumonoultramicroscopicsilicovolcanoconiosis" * 12))
 
 
 BLOCKS = [
-    (0x20, 0x7E, 8), (0x00, 0x1F, 1), (0x7F, 0xFF, 2), (0x100, 0x24F, 2), (0x300, 0x36F, 2), (0x370, 0x52F, 2), (0x590, 0x6FF, 2),
-    (0x900, 0xDFF, 3), (0xE00, 0xFFF, 2), (0x1000, 0x11FF, 2), (0x1780, 0x18AF, 1), (0x1E00, 0x1FFF, 1), (0x2000, 0x206F, 2),
-    (0x20A0, 0x23FF, 1), (0x2460, 0x27BF, 1), (0x3000, 0x30FF, 2), (0x4E00, 0x9FFF, 3), (0xAC00, 0xD7A3, 2), (0xF900, 0xFAFF, 1),
-    (0xFB00, 0xFFEF, 1), (0x10000, 0x10FFF, 1), (0x1D100, 0x1D7FF, 1), (0x1F000, 0x1FAFF, 2), (0x20000, 0x2A6DF, 1), (0xE0000, 0xE01EF, 1),
+    (0x20, 0x7E, 8),
+    (0x00, 0x1F, 1),
+    (0x7F, 0xFF, 2),
+    (0x100, 0x24F, 2),
+    (0x300, 0x36F, 2),
+    (0x370, 0x52F, 2),
+    (0x590, 0x6FF, 2),
+    (0x900, 0xDFF, 3),
+    (0xE00, 0xFFF, 2),
+    (0x1000, 0x11FF, 2),
+    (0x1780, 0x18AF, 1),
+    (0x1E00, 0x1FFF, 1),
+    (0x2000, 0x206F, 2),
+    (0x20A0, 0x23FF, 1),
+    (0x2460, 0x27BF, 1),
+    (0x3000, 0x30FF, 2),
+    (0x4E00, 0x9FFF, 3),
+    (0xAC00, 0xD7A3, 2),
+    (0xF900, 0xFAFF, 1),
+    (0xFB00, 0xFFEF, 1),
+    (0x10000, 0x10FFF, 1),
+    (0x1D100, 0x1D7FF, 1),
+    (0x1F000, 0x1FAFF, 2),
+    (0x20000, 0x2A6DF, 1),
+    (0xE0000, 0xE01EF, 1),
 ]
 
 
@@ -396,7 +656,9 @@ def random_text(rng: random.Random, length: int) -> str:
         low, high, _ = rng.choices(BLOCKS, weights=[weight for _, _, weight in BLOCKS])[0]
         text += "".join(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 6)))
         if rng.random() < 0.3:
-            text += rng.choice([" ", "  ", "\n", "\r\n", "\t", " \n ", "\u00a0", "'s", "'", "\u0301", "\u200d", *ADDED[:3]])
+            text += rng.choice(
+                [" ", "  ", "\n", "\r\n", "\t", " \n ", "\u00a0", "'s", "'", "\u0301", "\u200d", *ADDED[:3]]
+            )
     return text
 
 
@@ -408,8 +670,11 @@ def random_value(rng: random.Random, depth: int) -> Any:
     if depth and pick < 0.55:
         return [random_value(rng, depth - 1) for _ in range(rng.randint(0, 4))]
     scalars = [
-        lambda: random_text(rng, rng.randint(0, 20)), lambda: rng.randint(-10**6, 10**6), lambda: rng.uniform(-1, 1) * 10 ** rng.randint(-12, 20),
-        lambda: rng.choice([True, False, None]), lambda: rng.getrandbits(rng.randint(1, 200)),
+        lambda: random_text(rng, rng.randint(0, 20)),
+        lambda: rng.randint(-(10**6), 10**6),
+        lambda: rng.uniform(-1, 1) * 10 ** rng.randint(-12, 20),
+        lambda: rng.choice([True, False, None]),
+        lambda: rng.getrandbits(rng.randint(1, 200)),
     ]
     return rng.choice(scalars)()
 
@@ -421,9 +686,13 @@ def random_question(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.7:
         question["instructions"] = random_value(rng, 1) if rng.random() < 0.3 else random_text(rng, rng.randint(1, 30))
     if kind == "noul" and rng.random() < 0.5:
-        question["criteria"] = {key: random_value(rng, 1) for key in rng.sample(["true", "false", "other"], rng.randint(0, 3))}
+        question["criteria"] = {
+            key: random_value(rng, 1) for key in rng.sample(["true", "false", "other"], rng.randint(0, 3))
+        }
     if kind == "choice":
-        question["criteria"] = {random_text(rng, rng.randint(0, 8)): random_value(rng, 1) for _ in range(rng.randint(1, 7))}
+        question["criteria"] = {
+            random_text(rng, rng.randint(0, 8)): random_value(rng, 1) for _ in range(rng.randint(1, 7))
+        }
     if kind == "score":
         question["criteria"] = [random_value(rng, 1) for _ in range(rng.randint(1, 6))]
     return question

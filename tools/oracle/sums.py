@@ -29,7 +29,9 @@ def differences(listed: dict[str, str], found: dict[str, str]) -> list[str]:
     """Returns one sentence for each file on which the list and the folder disagree."""
     faults = [f"{name}: listed, not there" for name in listed.keys() - found.keys()]
     faults += [f"{name}: there, not listed" for name in found.keys() - listed.keys()]
-    faults += [f"{name}: another sum than listed" for name in listed.keys() & found.keys() if listed[name] != found[name]]
+    faults += [
+        f"{name}: another sum than listed" for name in listed.keys() & found.keys() if listed[name] != found[name]
+    ]
     return sorted(faults)
 
 
