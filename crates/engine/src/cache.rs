@@ -150,6 +150,12 @@ impl Cache {
         self.is_on() && rows >= self.rows_min.max(CHUNK_ROWS)
     }
 
+    /// The hash of a prompt's first `rows` rows, a multiple of a chunk. Two prompts with one hash are most likely equal so
+    /// far, but need not be.
+    pub(crate) fn prefix_hash(&self, prompt: &[u32], rows: usize) -> Option<u64> {
+        (self.hash)(&prompt[..rows], CHUNK_ROWS).pop()
+    }
+
     /// Looks a prompt up. Neither the snapshot nor the branch goes beyond `rows_max`.
     pub(crate) fn find(&mut self, lane: Lane, prompt: &[u32], rows_max: usize) -> Found {
         if !self.is_on() {
@@ -295,4 +301,168 @@ fn prefix_hashes(ids: &[u32], chunk: usize) -> Vec<u64> {
         hasher.finish()
     };
     chunks.map(after).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a snapshot of the tests apart from its tokens.
+    const SAVED_BYTES: usize = 1000;
+
+    fn saved(rows: Range<usize>) -> Saved {
+        Saved {
+            rows,
+            bytes: SAVED_BYTES,
+            data: Box::new(()),
+        }
+    }
+
+    fn prompt(chunks: &[u32]) -> Vec<u32> {
+        let chunk = |id: &u32| [*id; CHUNK_ROWS];
+        chunks.iter().flat_map(chunk).collect()
+    }
+
+    fn insert(cache: &mut Cache, chunks: &[u32], parent: Option<&Arc<Node>>) -> Option<Arc<Node>> {
+        let start = parent.map_or(0, |parent| parent.rows().end);
+        let prompt = prompt(chunks);
+        let rows = start..prompt.len();
+        cache.insert(
+            Lane::Chat,
+            &prompt,
+            parent.cloned(),
+            saved(rows),
+            Vec::new(),
+        )
+    }
+
+    /// Rows of the snapshot found and the branch.
+    fn find(cache: &mut Cache, chunks: &[u32]) -> (usize, Option<usize>) {
+        let prompt = prompt(chunks);
+        let found = cache.find(Lane::Chat, &prompt, prompt.len());
+        let rows = found.node.map_or(0, |node| node.rows().end);
+        (rows, found.branch)
+    }
+
+    fn roomy() -> Cache {
+        Cache::new(1 << 20, CHUNK_ROWS)
+    }
+
+    #[test]
+    fn the_longest_snapshot_that_a_prompt_contains_is_found() {
+        let mut cache = roomy();
+        let first = insert(&mut cache, &[1], None).unwrap();
+        let third = insert(&mut cache, &[1, 2, 3], Some(&first)).unwrap();
+        assert_eq!(find(&mut cache, &[1, 2, 3, 4]), (192, None));
+        assert_eq!(find(&mut cache, &[1, 9]), (64, None));
+        assert_eq!(find(&mut cache, &[9, 2, 3]), (0, None));
+        let ends: Vec<_> = third.chain().iter().map(|node| node.rows()).collect();
+        assert_eq!(ends, [0..64, 64..192]);
+    }
+
+    #[test]
+    fn a_prompt_that_parts_earlier_learns_where() {
+        let mut cache = roomy();
+        insert(&mut cache, &[1, 2, 3], None);
+        assert_eq!(find(&mut cache, &[1, 2, 7, 8]), (0, Some(128)));
+        insert(&mut cache, &[1, 2], None);
+        assert_eq!(find(&mut cache, &[1, 2, 7, 8]), (128, None));
+    }
+
+    #[test]
+    fn neither_snapshot_nor_branch_goes_beyond_the_bound() {
+        let mut cache = roomy();
+        insert(&mut cache, &[1, 2], None);
+        insert(&mut cache, &[1, 2, 3, 4], None);
+        let prompt = prompt(&[1, 2, 3, 4]);
+        let found = cache.find(Lane::Chat, &prompt, 192);
+        assert_eq!(found.node.unwrap().rows().end, 128);
+        assert_eq!(found.branch, Some(192));
+    }
+
+    #[test]
+    fn lanes_do_not_share() {
+        let mut cache = roomy();
+        insert(&mut cache, &[1], None);
+        assert!(cache.find(Lane::Decision, &prompt(&[1]), 64).node.is_none());
+    }
+
+    #[test]
+    fn equal_hashes_of_other_tokens_are_no_hit() {
+        let mut cache = roomy();
+        cache.hash = |ids, chunk| (0..ids.len() / chunk).map(|_| 7).collect();
+        let first = insert(&mut cache, &[1, 2], None);
+        assert!(first.is_some());
+        assert_eq!(find(&mut cache, &[1, 2]).0, 128);
+        assert_eq!(find(&mut cache, &[1, 3]).0, 0);
+        assert_eq!(find(&mut cache, &[3, 2]).0, 0);
+        assert!(insert(&mut cache, &[3, 2], None).is_none());
+        assert_eq!(find(&mut cache, &[1, 2]).0, 128);
+        // A child is compared down to the root.
+        insert(&mut cache, &[1, 2, 4], first.as_ref());
+        assert_eq!(find(&mut cache, &[1, 2, 4]).0, 192);
+        assert_eq!(find(&mut cache, &[1, 3, 4]).0, 0);
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let bytes = SAVED_BYTES + 4 * CHUNK_ROWS;
+        let mut cache = Cache::new(3 * bytes, CHUNK_ROWS);
+        for id in 1..=3 {
+            insert(&mut cache, &[id], None).unwrap();
+        }
+        assert_eq!(cache.bytes(), 3 * bytes);
+        find(&mut cache, &[1]);
+        insert(&mut cache, &[4], None).unwrap();
+        let held: Vec<_> = (1..=4).map(|id| find(&mut cache, &[id]).0 > 0).collect();
+        assert_eq!(held, [true, false, true, true]);
+        assert_eq!((cache.entries(), cache.evictions()), (3, 1));
+        assert_eq!(cache.bytes(), 3 * bytes);
+        assert_eq!((cache.order.len(), cache.paths.len()), (3, 3));
+    }
+
+    #[test]
+    fn what_others_build_on_stays() {
+        let bytes = SAVED_BYTES + 4 * CHUNK_ROWS;
+        let mut cache = Cache::new(2 * bytes, CHUNK_ROWS);
+        let parent = insert(&mut cache, &[1], None);
+        let child = insert(&mut cache, &[1, 2], parent.as_ref());
+        drop(parent);
+        // A job holds the child, and the child its parent: no room for another.
+        assert!(insert(&mut cache, &[3], None).is_none());
+        drop(child);
+        assert!(insert(&mut cache, &[3], None).is_some());
+        assert_eq!(find(&mut cache, &[1, 2]), (64, None));
+    }
+
+    #[test]
+    fn a_snapshot_greater_than_the_cache_is_not_kept() {
+        let mut cache = Cache::new(SAVED_BYTES, CHUNK_ROWS);
+        assert!(insert(&mut cache, &[1], None).is_none());
+        assert_eq!((cache.entries(), cache.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_snapshot_without_its_parent_is_not_kept() {
+        let mut cache = roomy();
+        let prefix = prompt(&[1, 2]);
+        let orphan = cache.insert(Lane::Chat, &prefix, None, saved(64..128), Vec::new());
+        assert!(orphan.is_none());
+    }
+
+    #[test]
+    fn a_second_snapshot_of_one_prefix_is_the_first() {
+        let mut cache = roomy();
+        let first = insert(&mut cache, &[1, 2], None).unwrap();
+        let second = insert(&mut cache, &[1, 2], None).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(cache.entries(), 1);
+    }
+
+    #[test]
+    fn off_is_off() {
+        let mut cache = Cache::new(0, CHUNK_ROWS);
+        assert!(!cache.is_worth(640));
+        assert_eq!(find(&mut cache, &[1]), (0, None));
+    }
 }

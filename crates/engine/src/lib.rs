@@ -20,6 +20,7 @@
 //! Start reading at [`Handle`], then `machine.rs` (a job's life), then `plan.rs` (who runs next).
 #![forbid(unsafe_code)]
 
+mod budget;
 mod cache;
 mod clock;
 mod door;
@@ -36,6 +37,7 @@ mod slots;
 mod stats;
 mod ticket;
 
+pub use budget::{Advice, BudgetFlag, BudgetItem, OverBudget, budget_total, check_budget};
 pub use engine::{Engine, GenerateOptions, Handle, JobOptions, StartError};
 pub use error::EngineError;
 pub use sampling::{Constraint, Sampling, Token};

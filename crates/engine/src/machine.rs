@@ -73,6 +73,10 @@ struct Entry {
     /// When it got its slot; its arrival until then.
     admitted: Duration,
     cached_rows: usize,
+    /// Lane and hash of the prefix that its snapshot will cover; `None` if it will leave none.
+    prefix: Option<(Lane, u64)>,
+    /// The job whose snapshot it waited for; it waits for one job only.
+    waited_for: Option<JobId>,
     state: State,
     /// A decision's side in the head; others have none.
     head: Option<HeadSide>,
@@ -227,14 +231,22 @@ impl Machine {
             job.work.refuse(EngineError::Closing);
             return;
         }
-        let entry = Entry {
+        let mut entry = Entry {
             arrived_rows: self.stats.prefill_rows,
             admitted: job.arrived,
             cached_rows: 0,
+            prefix: None,
+            waited_for: None,
             state: State::Queued,
             head: None,
             job,
         };
+        if let Some((lane, rows)) = entry.lookup()
+            && self.cache.is_worth(rows)
+        {
+            let hash = self.cache.prefix_hash(entry.job.work.prompt(), rows);
+            entry.prefix = hash.map(|hash| (lane, hash));
+        }
         self.jobs.insert(entry.job.id, entry);
     }
 
@@ -322,12 +334,37 @@ impl Machine {
             return;
         }
         for id in plan::admit(&waiting, self.seats()) {
-            self.start(id, now);
+            // One of those that were just given a slot may be its forerunner.
+            if self.forerunner(id).is_none() {
+                self.start(id, now);
+            }
         }
     }
 
-    fn waiting(&self, now: Duration) -> Vec<WaitView> {
-        let queued = |entry: &&Entry| matches!(entry.state, State::Queued);
+    /// The job whose snapshot a waiting job had better wait for: it runs the same prefix and is ahead. A job waits for
+    /// the first such job only, so that a snapshot that is not kept in the end delays nobody twice.
+    fn forerunner(&mut self, id: JobId) -> Option<JobId> {
+        let entry = &self.jobs[&id];
+        let prefix = entry.prefix?;
+        let ahead =
+            |(_, other): &(&JobId, &Entry)| other.prefix == Some(prefix) && other.owes_snapshot();
+        let waited_for = match entry.waited_for {
+            Some(first) => self.jobs.get_key_value(&first).filter(ahead),
+            None => self.jobs.iter().find(ahead),
+        };
+        let waited_for = waited_for.map(|(id, _)| *id);
+        if let Some(first) = waited_for {
+            self.jobs
+                .get_mut(&id)
+                .expect("it was there above")
+                .waited_for = Some(first);
+        }
+        waited_for
+    }
+
+    fn waiting(&mut self, now: Duration) -> Vec<WaitView> {
+        let mut queued = self.ids(|entry| matches!(entry.state, State::Queued));
+        queued.retain(|id| self.forerunner(*id).is_none());
         let view = |entry: &Entry| WaitView {
             job: entry.job.id,
             seat: entry.seat_kind(),
@@ -335,7 +372,7 @@ impl Machine {
             arrived_rows: entry.arrived_rows,
             waited: now.saturating_sub(entry.job.arrived),
         };
-        self.jobs.values().filter(queued).map(view).collect()
+        queued.iter().map(|id| view(&self.jobs[id])).collect()
     }
 
     fn seats(&self) -> Seats {
@@ -496,6 +533,19 @@ impl Machine {
 impl Entry {
     fn has_slot(&self) -> bool {
         matches!(self.state, State::Prompt(_) | State::Stream(_))
+    }
+
+    /// Whether a snapshot of its prompt is still to come.
+    fn owes_snapshot(&self) -> bool {
+        let cuts = match &self.state {
+            State::Prompt(prompt) => prompt.cuts.len(),
+            State::Queued | State::Stream(_) | State::Jury => 0,
+        };
+        cuts > 0
+            || self
+                .head
+                .as_ref()
+                .is_some_and(|head| !head.copies.is_empty())
     }
 
     fn seat_kind(&self) -> SeatKind {

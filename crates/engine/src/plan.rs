@@ -299,3 +299,329 @@ impl ChatShare {
         self.owed > 0.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        rows_max: 512,
+        piece_rows: 256,
+        rounds_between_pieces_max: 4,
+    };
+
+    /// A prompt at its start: id, rows, prompt rows run when it arrived.
+    fn prompt(id: u64, rows: usize, arrived_rows: u64) -> PromptView {
+        PromptView {
+            job: JobId(id),
+            done: 0,
+            rows,
+            cut: None,
+            piece_rows: usize::MAX,
+            for_head: false,
+            arrived_rows,
+            rounds_waited: 0,
+        }
+    }
+
+    fn snapshot(streams: usize, prompts: Vec<PromptView>) -> Snapshot {
+        Snapshot {
+            limits: LIMITS,
+            streams: (0..streams as u64).map(|id| JobId(1000 + id)).collect(),
+            prompts,
+            chat_owed: false,
+            head_rows_free: 1024,
+        }
+    }
+
+    /// The pieces of the next round: id, start, rows.
+    fn pieces(snapshot: &Snapshot) -> Vec<(u64, usize, usize)> {
+        let round = plan(snapshot);
+        assert_eq!(
+            round.streams, snapshot.streams,
+            "every stream gets its next token"
+        );
+        round
+            .pieces
+            .iter()
+            .map(|piece| (piece.job.0, piece.start, piece.rows))
+            .collect()
+    }
+
+    #[test]
+    fn several_short_prompts_share_a_round() {
+        let prompts = vec![prompt(0, 100, 0), prompt(1, 70, 0), prompt(2, 200, 0)];
+        assert_eq!(
+            pieces(&snapshot(0, prompts)),
+            [(1, 0, 70), (0, 0, 100), (2, 0, 200)]
+        );
+    }
+
+    #[test]
+    fn a_long_prompt_takes_a_piece_a_round() {
+        let mut long = prompt(0, 600, 0);
+        assert_eq!(pieces(&snapshot(0, vec![long.clone()])), [(0, 0, 256)]);
+        long.done = 256;
+        assert_eq!(pieces(&snapshot(0, vec![long.clone()])), [(0, 256, 256)]);
+        long.done = 512;
+        assert_eq!(pieces(&snapshot(0, vec![long])), [(0, 512, 88)]);
+    }
+
+    #[test]
+    fn a_short_prompt_passes_a_long_one_that_takes_what_is_left() {
+        let prompts = vec![prompt(0, 5000, 0), prompt(1, 300, 0)];
+        // 300 rows are more than a piece; 256 and 256 fill the round.
+        assert_eq!(pieces(&snapshot(0, prompts)), [(1, 0, 256), (0, 0, 256)]);
+        let prompts = vec![prompt(0, 5000, 0), prompt(1, 250, 0), prompt(2, 150, 0)];
+        // 112 rows are left, and an unfinished piece has whole chunks.
+        assert_eq!(
+            pieces(&snapshot(0, prompts)),
+            [(2, 0, 150), (1, 0, 250), (0, 0, 64)]
+        );
+    }
+
+    #[test]
+    fn a_long_prompt_that_waited_its_length_is_passed_no_more() {
+        let late = 5000 - 300;
+        let prompts = |late| vec![prompt(0, 5000, 0), prompt(1, 300, late)];
+        assert_eq!(pieces(&snapshot(0, prompts(late - 1)))[0].0, 1);
+        assert_eq!(pieces(&snapshot(0, prompts(late)))[0].0, 0);
+    }
+
+    #[test]
+    fn the_oldest_prompt_goes_first_when_its_piece_is_due() {
+        let mut prompts = vec![prompt(0, 5000, 0), prompt(1, 200, 0), prompt(2, 250, 0)];
+        prompts[0].rounds_waited = 2;
+        assert_eq!(pieces(&snapshot(0, prompts.clone()))[0].0, 1);
+        prompts[0].rounds_waited = 3;
+        assert_eq!(pieces(&snapshot(0, prompts)), [(0, 0, 256), (1, 0, 200)]);
+    }
+
+    #[test]
+    fn prompts_share_one_piece_while_streams_run() {
+        let prompts = vec![prompt(0, 5000, 0), prompt(1, 100, 0)];
+        assert_eq!(pieces(&snapshot(3, prompts)), [(1, 0, 100), (0, 0, 128)]);
+    }
+
+    #[test]
+    fn streams_take_their_rows_of_the_round() {
+        let mut tight = snapshot(200, vec![prompt(0, 5000, 0)]);
+        tight.limits.rows_max = 300;
+        assert_eq!(pieces(&tight), [(0, 0, 64)]);
+    }
+
+    #[test]
+    fn a_round_that_chat_is_owed_has_no_pieces() {
+        let mut owed = snapshot(2, vec![prompt(0, 100, 0)]);
+        owed.chat_owed = true;
+        assert_eq!(pieces(&owed), []);
+        owed.streams.clear();
+        assert_eq!(pieces(&owed), [(0, 0, 100)], "nobody is there to be owed");
+    }
+
+    #[test]
+    fn a_piece_ends_where_a_snapshot_is_due() {
+        let mut cut = prompt(0, 250, 0);
+        cut.cut = Some(192);
+        assert_eq!(pieces(&snapshot(0, vec![cut])), [(0, 0, 192)]);
+    }
+
+    #[test]
+    fn a_full_head_holds_decisions_back_and_nothing_else() {
+        let mut prompts = vec![prompt(0, 100, 0), prompt(1, 200, 0), prompt(2, 30, 0)];
+        for decision in [0, 2] {
+            prompts[decision].for_head = true;
+        }
+        let mut full = snapshot(0, prompts);
+        full.head_rows_free = 40;
+        assert_eq!(pieces(&full), [(2, 0, 30), (1, 0, 200)]);
+        // The decision that is held back is the oldest and due, but does not take the turn of the next.
+        full.head_rows_free = 0;
+        full.limits.rows_max = 220;
+        full.prompts[0].rounds_waited = 9;
+        full.prompts[1].rounds_waited = 9;
+        full.prompts.push(prompt(3, 150, 0));
+        assert_eq!(pieces(&full), [(1, 0, 200)]);
+    }
+
+    #[test]
+    fn a_prompts_own_bound_holds() {
+        let mut own = prompt(0, 250, 0);
+        own.piece_rows = 128;
+        assert_eq!(pieces(&snapshot(0, vec![own])), [(0, 0, 128)]);
+    }
+
+    #[test]
+    fn chat_is_owed_its_share_of_the_time() {
+        let ms = Duration::from_millis;
+        let mut share = ChatShare::new(0.25);
+        let stream = || vec![JobId(0)];
+        let piece = || {
+            vec![Piece {
+                job: JobId(1),
+                start: 0,
+                rows: 64,
+            }]
+        };
+        let mixed = Round {
+            streams: stream(),
+            pieces: piece(),
+        };
+        let chat = Round {
+            streams: stream(),
+            pieces: vec![],
+        };
+        let prompts = Round {
+            streams: vec![],
+            pieces: piece(),
+        };
+        // 90 ms of pieces against 30 of chat alone.
+        share.note(&mixed, ms(90));
+        let mut rounds = 0;
+        while share.is_owed() {
+            share.note(&chat, ms(5));
+            rounds += 1;
+        }
+        // The last bit of 30 ms may be left by rounding.
+        assert!((6..=7).contains(&rounds), "{rounds}");
+        share.note(&mixed, ms(90));
+        share.note(&prompts, ms(90));
+        assert!(!share.is_owed(), "no stream, no debt");
+        let mut none = ChatShare::new(0.0);
+        none.note(&mixed, ms(90));
+        assert!(!none.is_owed());
+    }
+
+    const SEATS: Seats = Seats {
+        slots: 4,
+        chat: 3,
+        others: 3,
+        long: 2,
+        head: 5,
+        long_rows: 256,
+        patience: Some(Duration::from_secs(4)),
+    };
+
+    fn wait(id: u64, seat: SeatKind, rows: usize) -> WaitView {
+        WaitView {
+            job: JobId(id),
+            seat,
+            rows,
+            arrived_rows: 0,
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn admitted(waiting: &[WaitView], seats: Seats) -> Vec<u64> {
+        admit(waiting, seats).iter().map(|job| job.0).collect()
+    }
+
+    #[test]
+    fn short_jobs_are_admitted_first_but_nobody_is_passed_for_ever() {
+        use SeatKind::Decision;
+        let mut waiting = vec![wait(0, Decision, 250), wait(1, Decision, 100)];
+        let one = Seats { slots: 1, ..SEATS };
+        assert_eq!(admitted(&waiting, one), [1]);
+        waiting[1].arrived_rows = 151;
+        assert_eq!(admitted(&waiting, one), [0]);
+        waiting[1].arrived_rows = 0;
+        waiting[0].waited = Duration::from_secs(4);
+        assert_eq!(admitted(&waiting, one), [0]);
+    }
+
+    #[test]
+    fn reserves_stay_free() {
+        use SeatKind::{Chat, Decision, Hidden};
+        let decisions: Vec<_> = (0..5).map(|id| wait(id, Decision, 100)).collect();
+        assert_eq!(admitted(&decisions, SEATS), [0, 1, 2]);
+        let chats: Vec<_> = (0..5).map(|id| wait(id, Chat, 1000)).collect();
+        assert_eq!(admitted(&chats, SEATS), [0, 1, 2]);
+        let long: Vec<_> = (0..3).map(|id| wait(id, Hidden, 1000)).collect();
+        assert_eq!(admitted(&long, SEATS), [0, 1], "one slot is for short jobs");
+        let seats = Seats { head: 1, ..SEATS };
+        assert_eq!(admitted(&decisions, seats), [0], "the head is full");
+        let mixed = [
+            wait(0, Decision, 100),
+            wait(1, Chat, 100),
+            wait(2, Hidden, 100),
+        ];
+        let seats = Seats { head: 0, ..SEATS };
+        assert_eq!(admitted(&mixed, seats), [1, 2]);
+    }
+
+    fn prompts() -> impl Strategy<Value = Vec<PromptView>> {
+        let one = (
+            0..9usize,
+            1..900usize,
+            any::<bool>(),
+            0..5000u64,
+            0..5u32,
+            any::<bool>(),
+        );
+        proptest::collection::vec(one, 0..12).prop_map(|list| {
+            let view = |(id, fields): (u64, (usize, usize, bool, u64, u32, bool))| {
+                let (chunks, left, for_head, arrived_rows, rounds_waited, cut) = fields;
+                let done = chunks * CHUNK_ROWS;
+                PromptView {
+                    job: JobId(id),
+                    done,
+                    rows: done + left,
+                    cut: (cut && left > CHUNK_ROWS).then_some(done + CHUNK_ROWS),
+                    piece_rows: usize::MAX,
+                    for_head,
+                    arrived_rows,
+                    rounds_waited,
+                }
+            };
+            (0..).zip(list).map(view).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            rng_seed: RngSeed::Fixed(5),
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn a_round_keeps_its_bounds_and_wastes_no_room(
+            prompts in prompts(),
+            streams in 0..20usize,
+            head_rows_free in 0..600usize,
+        ) {
+            let mut snapshot = snapshot(streams, prompts);
+            snapshot.head_rows_free = head_rows_free;
+            let round = plan(&snapshot);
+            let rows = round.prompt_rows();
+            prop_assert!(rows + streams <= LIMITS.rows_max);
+            prop_assert!(streams == 0 || rows <= LIMITS.piece_rows);
+            let mut for_head = 0;
+            for piece in &round.pieces {
+                let prompt = snapshot.prompts.iter().find(|prompt| prompt.job == piece.job).unwrap();
+                let end = piece.start + piece.rows;
+                prop_assert!(piece.rows > 0 && piece.rows <= LIMITS.piece_rows);
+                prop_assert_eq!(piece.start, prompt.done);
+                prop_assert!(end == prompt.rows || end.is_multiple_of(CHUNK_ROWS));
+                prop_assert!(end <= prompt.cut.unwrap_or(prompt.rows));
+                for_head += if prompt.for_head { piece.rows } else { 0 };
+            }
+            prop_assert!(for_head <= head_rows_free);
+            let mut jobs: Vec<_> = round.pieces.iter().map(|piece| piece.job).collect();
+            jobs.sort();
+            jobs.dedup();
+            prop_assert_eq!(jobs.len(), round.pieces.len());
+            // Who got nothing could not have got a chunk.
+            let whole = if streams > 0 { LIMITS.piece_rows } else { LIMITS.rows_max };
+            let room = whole - rows;
+            for prompt in &snapshot.prompts {
+                let head_room = if prompt.for_head { head_rows_free - for_head } else { usize::MAX };
+                let fits = CHUNK_ROWS <= room.min(head_room);
+                prop_assert!(!fits || jobs.contains(&prompt.job));
+            }
+        }
+    }
+}
