@@ -1,4 +1,59 @@
 //! The program: flags, settings, start, stop.
+//!
+//! ```text
+//! decide  request ─► desk ─► engine ─► desk ─► reply          one process, one request or a file of them
+//! encode  request ─► desk ─► token ids and spans              the tokenizer only
+//! hidden  token ids ─► engine ─► hidden rows                  the backbone only
+//! info    config files and headers ─► sizes
+//! serve   the same as decide, over HTTP
+//! ```
+//!
+//! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 refused or failed, 2 wrong
+//! usage.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod backend;
+mod decide;
+mod embedded;
+mod encode;
+mod failure;
+mod hidden;
+mod info;
+mod input;
+mod load;
+mod log;
+mod output;
+mod progress;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Decide(args) => decide::run(&args),
+        Command::Encode(args) => encode::run(&args),
+        Command::Hidden(args) => hidden::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Serve(args) => serve::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                say(&message);
+            }
+            failure.code()
+        }
+    }
+}
+
+/// Prints a line for the user on standard error. That nobody may read it is no reason to stop.
+fn say(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{message}");
+}

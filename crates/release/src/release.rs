@@ -205,6 +205,16 @@ impl Release {
         self.source.place()
     }
 
+    /// What the release is by its config files.
+    pub fn outline(&self) -> Outline {
+        Outline {
+            config: self.config.clone(),
+            head: self.head.clone(),
+            plan: self.plan.clone(),
+            prefix: self.prefix,
+        }
+    }
+
     /// The plan that the release fulfils.
     pub fn plan(&self) -> &LoadPlan {
         &self.plan

@@ -372,6 +372,7 @@ mod tests {
     }
 
     /// Every refusal with the status, `error_type`, `error.type` and `error.code` of the published contract.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn table() -> Vec<(Refused, u16, &'static str, &'static str, &'static str)> {
         const CALLER: &str = "invalid_request_error";
         const SERVER: &str = "server_error";

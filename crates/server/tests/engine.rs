@@ -1,5 +1,7 @@
 //! What the server makes of an engine that fails, panics, is full, or closes. The backend and the head are fakes.
 
+#![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
+
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 

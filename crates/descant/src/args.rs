@@ -1,0 +1,330 @@
+//! The flags. Each is one item: its name, what it does, its default; `descant help` prints them from here.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::builder::styling::Styles;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Answers typed questions about a state with a Clef decision model.
+///
+/// A request is a JSON object with a `state` (any JSON) and `questions`: yes/no (`noul`), one of several options
+/// (`choice`) or a level on a scale (`score`). The reply gives a probability for every allowed option.
+///
+/// MODEL is a release directory, or a name on the Hugging Face Hub: OWNER/NAME or OWNER/NAME@REVISION, fetched into
+/// the usual Hub cache. Without one, a tiny release that is part of the program is used; its weights are random, so
+/// its answers mean nothing, but every command works.
+#[derive(Debug, Parser)]
+#[command(name = "descant", version, max_term_width = 100, styles = Styles::plain())]
+#[command(after_help = "Try it: descant decide examples/ticket.json --pretty")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Decide(Decide),
+    Encode(Encode),
+    Hidden(Hidden),
+    Info(Info),
+    Serve(Serve),
+}
+
+/// Answer a request.
+///
+/// Reads a System One request, prints the reply. Exits with 1 when a request is refused, and says why on standard
+/// error.
+#[derive(Debug, Args)]
+pub(crate) struct Decide {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) model: ModelFlag,
+    /// Print all digits of every number instead of four decimal places.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Spread the reply over several lines.
+    #[arg(long, conflicts_with = "jsonl")]
+    pub(crate) pretty: bool,
+    /// Which number `confidence` is.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) confidence: Confidence,
+    #[command(flatten)]
+    pub(crate) length: Length,
+    #[command(flatten)]
+    pub(crate) compute: Compute,
+}
+
+/// Print the token ids of a request, and where its questions and options lie in them.
+///
+/// Needs the tokenizer of a release, not its weights.
+#[derive(Debug, Args)]
+pub(crate) struct Encode {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) model: ModelFlag,
+    #[command(flatten)]
+    pub(crate) length: Length,
+}
+
+/// Write the final hidden rows of a sequence of token ids.
+///
+/// The tensor `hidden` of the output is f32, [rows, hidden size]: what the joint schema head reads.
+#[derive(Debug, Args)]
+pub(crate) struct Hidden {
+    /// The token ids: a file with a JSON array of integers.
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) ids: PathBuf,
+    /// Where to write the rows; an existing file is replaced.
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: ModelFlag,
+    /// Rows computed at a time, a multiple of 64. The result does not depend on it.
+    #[arg(long, value_name = "N", value_parser = piece_rows)]
+    pub(crate) piece: Option<usize>,
+    #[command(flatten)]
+    pub(crate) compute: Compute,
+}
+
+/// Show what a release holds and how much memory it takes.
+///
+/// Reads the config files and, where they are there, the headers of the weight files.
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    #[command(flatten)]
+    pub(crate) model: ModelArgument,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Most tokens of a prompt, for which memory is counted.
+    #[arg(long, value_name = "N", default_value_t = MAX_LENGTH, value_parser = positive)]
+    pub(crate) max_length: usize,
+}
+
+/// Answer requests over HTTP.
+///
+/// Routes: POST /v1/systemone, GET /v1/models, GET /health. An interrupt or termination signal lets the requests at
+/// hand finish; a second one ends the program at once.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) model: ModelArgument,
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port to listen on; 0 takes a free one, which is printed.
+    #[arg(long, default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Name of the model in replies and listings [default: from the model's name or size].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_name: Option<String>,
+    /// Answer requests for any model name instead of refusing unknown ones.
+    #[arg(long)]
+    pub(crate) any_model: bool,
+    /// Which number `confidence` is.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) confidence: Confidence,
+    #[command(flatten)]
+    pub(crate) length: Length,
+    #[command(flatten)]
+    pub(crate) compute: Compute,
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
+    /// Form of the log lines on standard error.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, or a tracing filter.
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "DESCANT_LOG",
+        default_value = "info"
+    )]
+    pub(crate) log: String,
+}
+
+/// Where requests come from.
+#[derive(Debug, Args)]
+pub(crate) struct Input {
+    /// The request: a file, or - for standard input.
+    #[arg(value_name = "REQUEST.json", default_value = "-")]
+    pub(crate) request: PathBuf,
+    /// Read a request a line and print a reply, or {"error": …}, a line in the same order.
+    ///
+    /// The model is loaded once. Exits with 1 if a line was refused.
+    #[arg(long)]
+    pub(crate) jsonl: bool,
+}
+
+/// The model, as a flag.
+#[derive(Debug, Args)]
+pub(crate) struct ModelFlag {
+    /// A release directory or OWNER/NAME[@REVISION] on the Hub [default: a tiny built-in one].
+    #[arg(short, long = "model", value_name = "MODEL", env = "DESCANT_MODEL")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) clef: ClefFlag,
+}
+
+/// The model, as an argument.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgument {
+    /// A release directory or OWNER/NAME[@REVISION] on the Hub [default: a tiny built-in one].
+    #[arg(value_name = "MODEL", env = "DESCANT_MODEL")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) clef: ClefFlag,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClefFlag {
+    /// Directory of the head's files (joint_head.safetensors, joint_head_config.json, lm_head_rows.safetensors), where
+    /// they are not in MODEL.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) clef: Option<PathBuf>,
+}
+
+/// How long a prompt may be.
+#[derive(Debug, Args)]
+pub(crate) struct Length {
+    /// Most tokens of a prompt. Memory for them is reserved at the start.
+    #[arg(long, value_name = "N", default_value_t = MAX_LENGTH, value_parser = positive)]
+    pub(crate) max_length: usize,
+    /// What to do with a longer one: refuse it, or cut the state's end as the release's own code does.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) over_length: OverLength,
+}
+
+/// How numbers are computed.
+#[derive(Debug, Args)]
+pub(crate) struct Compute {
+    /// Threads that compute [default: all cores]. Numbers do not depend on it.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Precision of the activations: f32, or bf16, which is faster and rounds as the release's own code does on a GPU.
+    #[arg(long, value_enum, value_name = "P", default_value_t)]
+    pub(crate) precision: Precision,
+    /// Instruction set, for tests.
+    #[arg(long, hide = true, value_name = "ISA", env = "DESCANT_ISA")]
+    pub(crate) isa: Option<String>,
+}
+
+/// Bounds on what clients may make the server hold.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitFlags {
+    /// Longest body of a request in bytes, as sent and decoded.
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20, value_parser = positive)]
+    pub(crate) max_body_bytes: usize,
+    /// Open connections; further clients wait.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    pub(crate) max_connections: usize,
+    /// Decisions in line or at work; further ones are told to come back (529).
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub(crate) max_waiting: usize,
+    /// Seconds that the head of a request may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = seconds)]
+    pub(crate) header_timeout: u64,
+    /// Seconds that the body of a request may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
+    pub(crate) body_timeout: u64,
+    /// Seconds that a connection may stay open without a request.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = seconds)]
+    pub(crate) idle_timeout: u64,
+    /// Seconds that requests at hand may take once the server is told to stop.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds)]
+    pub(crate) stop_timeout: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Confidence {
+    /// As the request's model name has it: TypeSafe's for jev-…, unrounded; otherwise the release's own.
+    #[default]
+    Auto,
+    /// The top probability, as the release's own code has it.
+    Clef,
+    /// Normalised Simpson index, as Workers AI has it.
+    Cloudflare,
+    /// One less the normalised entropy.
+    Entropy,
+    /// TypeSafe's margin (choice) and spread (score), unrounded.
+    Typesafe,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// One object a line.
+    Json,
+    /// For people.
+    #[default]
+    Text,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OverLength {
+    /// Refuse the request, naming both counts.
+    #[default]
+    Refuse,
+    /// Cut the state's end and say how many tokens were dropped.
+    Truncate,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Precision {
+    /// As the release's code runs on a GPU.
+    Bf16,
+    /// As the release's code runs on a CPU.
+    #[default]
+    F32,
+}
+
+/// Most tokens of a prompt, as in the release's own code.
+const MAX_LENGTH: usize = 16_384;
+/// Longest time that a flag may name: a day.
+const SECONDS_MAX: u64 = 86_400;
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn piece_rows(text: &str) -> Result<usize, String> {
+    match positive(text)? {
+        rows if rows.is_multiple_of(64) => Ok(rows),
+        _ => Err("must be a multiple of 64".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=SECONDS_MAX) => Ok(seconds),
+        Ok(_) => Err(format!("must be between 1 and {SECONDS_MAX}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_piece_is_a_positive_multiple_of_64() {
+        assert_eq!(piece_rows("128"), Ok(128));
+        for wrong in ["0", "63", "-64", "x"] {
+            assert!(piece_rows(wrong).is_err(), "{wrong}");
+        }
+    }
+}

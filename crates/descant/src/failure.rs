@@ -1,0 +1,148 @@
+//! Why a command ends with something else than success.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use descant_decision::printable;
+use descant_engine::{EngineError, SettingsError};
+use descant_release::{HeadMissing, LoadError};
+use descant_server::Refused;
+
+/// What went wrong, with what is needed to do something about it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The address cannot be listened on.
+    Bind {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    /// The engine gave up; the request was read and is not to blame.
+    Engine(EngineError),
+    /// The file of `--ids` holds something else than token ids.
+    Ids { file: PathBuf, fault: String },
+    /// A request could not be read.
+    Input { name: String, source: io::Error },
+    /// A request has more bytes than are read.
+    InputTooBig { name: String, allowed_bytes: usize },
+    /// Some lines of `--jsonl` were refused; each said why in its place.
+    Lines { refused: usize, all: usize },
+    /// The release cannot be used.
+    Load(LoadError),
+    /// The log filter is no filter.
+    LogFilter { found: String, fault: String },
+    /// The release answers no questions.
+    NoHead(HeadMissing),
+    /// A reply could not be printed.
+    Output { source: io::Error },
+    /// Nobody reads the output any more; no fault, but nothing is left to do.
+    OutputClosed,
+    /// The request is refused.
+    Refused { name: String, refused: Refused },
+    /// A setting of the engine cannot be.
+    Settings(SettingsError),
+    /// The program could not be started.
+    Start {
+        what: &'static str,
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A file could not be written.
+    Write { file: PathBuf, source: io::Error },
+}
+
+impl Failure {
+    /// The program's exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        match self {
+            Failure::OutputClosed => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// What to print on standard error; nothing when all was said before.
+    pub(crate) fn message(&self) -> Option<String> {
+        match self {
+            Failure::OutputClosed => None,
+            _ => Some(format!("error: {self}")),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Bind { address, source } => {
+                write!(f, "cannot listen on {address} (--host, --port): {source}")
+            }
+            Failure::Engine(error) => error.fmt(f),
+            Failure::Ids { file, fault } => write!(f, "--ids {}: {fault}", file.display()),
+            Failure::Input { name, source } => write!(f, "{name}: {source}"),
+            Failure::InputTooBig {
+                name,
+                allowed_bytes,
+            } => {
+                write!(
+                    f,
+                    "{name}: a request may have {allowed_bytes} bytes, this one has more"
+                )
+            }
+            Failure::Lines { refused, all } => {
+                write!(
+                    f,
+                    "{refused} of {all} lines were refused; each says why in its place"
+                )
+            }
+            Failure::Load(error) => error.fmt(f),
+            Failure::LogFilter { found, fault } => {
+                write!(f, "--log {}: {fault}", printable(found))
+            }
+            Failure::NoHead(missing) => missing.fmt(f),
+            Failure::Output { source } => write!(f, "standard output: {source}"),
+            Failure::OutputClosed => f.write_str("standard output was closed"),
+            Failure::Refused { name, refused } => match refused {
+                Refused::Defect { message } => write!(f, "{name}: {message}"),
+                _ => write!(f, "{name}: {refused}"),
+            },
+            Failure::Settings(error) => error.fmt(f),
+            Failure::Start { what, source } => write!(f, "{what}: {source}"),
+            Failure::Write { file, source } => write!(f, "--out {}: {source}", file.display()),
+        }
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Failure::Bind { source, .. }
+            | Failure::Input { source, .. }
+            | Failure::Output { source }
+            | Failure::Write { source, .. } => Some(source),
+            Failure::Engine(error) => Some(error),
+            Failure::Load(error) => Some(error),
+            Failure::NoHead(missing) => Some(missing),
+            Failure::Refused { refused, .. } => Some(refused),
+            Failure::Settings(error) => Some(error),
+            Failure::Start { source, .. } => Some(&**source),
+            Failure::Ids { .. }
+            | Failure::InputTooBig { .. }
+            | Failure::Lines { .. }
+            | Failure::LogFilter { .. }
+            | Failure::OutputClosed => None,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        Failure::Engine(error)
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Failure {
+        Failure::Load(error)
+    }
+}

@@ -1,0 +1,236 @@
+//! From flags to a model: where it lies, its tokenizer, its weights, an engine that runs it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use descant_decision::{Budget, OverLength, Profile};
+use descant_engine::{Engine, Settings, StartError};
+use descant_release::hub::{Hub, HubError, HubName, HubSettings, ModelPlace};
+use descant_release::{LoadError, ModelConfig, Outline, Release, Tokenizer};
+use descant_server::{Confidence, Desk, Names, Size};
+
+use crate::args::{self, Compute, Length};
+use crate::backend::{self, Device};
+use crate::embedded;
+use crate::failure::Failure;
+use crate::progress::Bars;
+
+/// Where a model lies.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// In a directory.
+    Directory(PathBuf),
+    /// In the program.
+    Embedded,
+    /// On the Hub.
+    Hub(HubName),
+}
+
+/// Finds the model that was asked for; says so if it is the built-in one.
+pub(crate) fn place(model: Option<&str>) -> Result<Place, Failure> {
+    let Some(model) = model else {
+        crate::say(embedded::WARNING);
+        return Ok(Place::Embedded);
+    };
+    match ModelPlace::parse(model) {
+        Ok(ModelPlace::Directory(directory)) => Ok(Place::Directory(directory)),
+        Ok(ModelPlace::Hub(name)) => Ok(Place::Hub(name)),
+        Err(error) => Err(Failure::Load(LoadError::Hub(error))),
+    }
+}
+
+impl Place {
+    /// Opens and checks the release; one on the Hub is fetched first.
+    pub(crate) fn release(&self, clef: Option<&Path>) -> Result<Release, Failure> {
+        Ok(match self {
+            Place::Directory(directory) => Release::open(directory, clef)?,
+            Place::Embedded => Release::embedded(embedded::FILES)?,
+            Place::Hub(name) => Release::open(&fetched(|hub, bars| hub.fetch(name, bars))?, clef)?,
+        })
+    }
+
+    /// Loads the tokenizer alone.
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, Failure> {
+        Ok(match self.texts()? {
+            Some(directory) => Tokenizer::open(&directory.join("tokenizer.json"))?,
+            None => Release::embedded(embedded::FILES)?.tokenizer()?,
+        })
+    }
+
+    /// Reads the config files alone, if the release is not part of the program.
+    pub(crate) fn outline(&self, clef: Option<&Path>) -> Result<Option<Outline>, Failure> {
+        let outline = |directory: PathBuf| Outline::open(&directory, clef);
+        Ok(self.texts()?.map(outline).transpose()?)
+    }
+
+    /// The directory of the config files and the tokenizer; none for the release that is part of the program.
+    pub(crate) fn texts(&self) -> Result<Option<PathBuf>, Failure> {
+        match self {
+            Place::Directory(directory) => Ok(Some(directory.clone())),
+            Place::Embedded => Ok(None),
+            Place::Hub(name) => fetched(|hub, bars| hub.fetch_texts(name, bars)).map(Some),
+        }
+    }
+
+    /// What the model is called, where nothing else says it.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Place::Directory(directory) => {
+                // `.` has no name of its own.
+                let whole = directory
+                    .canonicalize()
+                    .unwrap_or_else(|_| directory.clone());
+                whole
+                    .file_name()
+                    .unwrap_or(directory.as_os_str())
+                    .to_string_lossy()
+                    .into_owned()
+            }
+            Place::Embedded => embedded::NAME.to_owned(),
+            Place::Hub(name) => name
+                .to_string()
+                .split('@')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Directory(directory) => directory.display().fmt(f),
+            Place::Embedded => write!(f, "{} (built in; random weights)", embedded::NAME),
+            Place::Hub(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Lets the Hub bring something, with progress on standard error.
+fn fetched(
+    fetch: impl FnOnce(&Hub, &mut Bars) -> Result<PathBuf, HubError>,
+) -> Result<PathBuf, Failure> {
+    let settings = HubSettings::from_env().map_err(LoadError::Hub)?;
+    let directory = fetch(&Hub::new(settings), &mut Bars::default());
+    directory.map_err(|error| Failure::Load(LoadError::Hub(error)))
+}
+
+/// A model that runs.
+pub(crate) struct Loaded {
+    pub(crate) release: Arc<Release>,
+    pub(crate) engine: Engine,
+}
+
+impl Loaded {
+    /// Loads the weights and starts an engine for prompts of up to `positions` tokens.
+    pub(crate) fn new(
+        release: Release,
+        compute: &Compute,
+        positions: usize,
+        settings: &Settings,
+    ) -> Result<Loaded, Failure> {
+        let release = Arc::new(release);
+        let Device { backend, head } = backend::load(&release, compute, positions)?;
+        match Engine::start(backend, head, settings) {
+            Ok(engine) => Ok(Loaded { release, engine }),
+            Err(StartError::Settings(error)) => Err(Failure::Settings(error)),
+            Err(StartError::Thread(source)) => Err(Failure::Start {
+                what: "the engine's thread",
+                source: source.into(),
+            }),
+            Err(other) => Err(Failure::Start {
+                what: "the engine",
+                source: format!("{other:?}").into(),
+            }),
+        }
+    }
+}
+
+/// The engine of a command that asks one thing at a time: it waits as long as it must, and keeps no states, since most
+/// runs ask once.
+pub(crate) fn settings_alone() -> Settings {
+    Settings {
+        wait_max: None,
+        cache_bytes: 0,
+        ..Settings::default()
+    }
+}
+
+/// How long an engine that is told to stop may go on with a round.
+pub(crate) const ENGINE_STOP: Duration = Duration::from_secs(5);
+
+/// The names under which requests may ask for a model.
+pub(crate) fn names(
+    place: &Place,
+    config: &ModelConfig,
+    served: Option<String>,
+    any: bool,
+) -> Names {
+    let size = Size::from_backbone(config.hidden, config.layers.len());
+    let own = place.name();
+    let served = served
+        .or_else(|| size.name().map(str::to_owned))
+        .unwrap_or_else(|| own.clone());
+    Names::new(served, vec![own], size, any)
+}
+
+/// The names of a model on the command line, where `-m` says which model is meant: whatever a request calls it.
+pub(crate) fn any_name(place: &Place) -> Names {
+    Names::new(place.name(), Vec::new(), Size::Other, true)
+}
+
+/// A desk for a model.
+pub(crate) fn desk(
+    names: Names,
+    tokenizer: Tokenizer,
+    length: &Length,
+    confidence: Confidence,
+) -> Desk {
+    let over_length = match length.over_length {
+        args::OverLength::Refuse => OverLength::Refuse,
+        args::OverLength::Truncate => OverLength::Truncate,
+    };
+    let budget = Budget {
+        max_length: length.max_length,
+        over_length,
+    };
+    Desk::new(names, Arc::new(tokenizer), budget, confidence)
+}
+
+/// One sentence about a model, for listings.
+pub(crate) fn describe(release: &Release) -> String {
+    let config = release.config();
+    let what = match release.head() {
+        Some(_) => "Decision model: qwen3_5 backbone with a joint schema head",
+        None => "qwen3_5 backbone without a joint schema head",
+    };
+    format!(
+        "{what}, {} layers of {}",
+        config.layers.len(),
+        config.hidden
+    )
+}
+
+/// Says on standard error that a state was cut.
+pub(crate) fn say_truncated(tokens: usize) {
+    if tokens > 0 {
+        crate::say(&format!(
+            "warning: {tokens} tokens were cut from the end of the state"
+        ));
+    }
+}
+
+impl From<args::Confidence> for Confidence {
+    fn from(flag: args::Confidence) -> Confidence {
+        match flag {
+            args::Confidence::Auto => Confidence::Auto,
+            args::Confidence::Clef => Confidence::Fixed(Profile::Clef),
+            args::Confidence::Cloudflare => Confidence::Fixed(Profile::Cloudflare),
+            args::Confidence::Entropy => Confidence::Fixed(Profile::Entropy),
+            args::Confidence::Typesafe => Confidence::Fixed(Profile::TypeSafe),
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! The command line, as a process.
+
+#![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use descant_decision::json::{parse_str, to_json};
+use descant_release::safetensors::SafetensorsFile;
+use descant_testkit::fixtures;
+use tempfile::TempDir;
+
+use crate::common::{at, descant, repository, run, text};
+
+const LAMP: &str = r#"{"state": "The lamp is broken.", "questions": {"broken": {"type": "noul", "instructions": "Is the lamp broken?"}}}"#;
+const WRONG: &str = r#"{"state": "x", "questions": {"a": {"type": "box"}}}"#;
+
+#[test]
+fn a_first_try_works_from_anywhere() {
+    let example = repository("examples/ticket.json").canonicalize().unwrap();
+    let elsewhere = TempDir::new().unwrap();
+    let mut command = descant(&["decide", example.to_str().unwrap()]);
+    let output = command.current_dir(elsewhere.path()).output().unwrap();
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("random weights: answers mean nothing"));
+    let reply = parse_str(text(&output.stdout)).unwrap();
+    assert_eq!(at(&reply, &["answers"]).as_object().unwrap().len(), 3);
+}
+
+#[test]
+fn every_example_is_answered_alike_from_a_file_and_from_standard_input() {
+    for name in ["ticket", "tool-gate", "moderation", "logs"] {
+        let path = repository(&format!("examples/{name}.json"));
+        let file = run(&["decide", path.to_str().unwrap()], b"");
+        let stdin = run(&["decide", "-"], &fs::read(&path).unwrap());
+        let bare = run(&["decide"], &fs::read(&path).unwrap());
+        assert!(file.status.success(), "{name}: {}", text(&file.stderr));
+        assert_eq!(file.stdout, stdin.stdout);
+        assert_eq!(file.stdout, bare.stdout);
+        let pretty = run(&["decide", path.to_str().unwrap(), "--pretty"], b"");
+        assert!(text(&pretty.stdout).lines().count() > 10);
+        let reparsed = parse_str(text(&pretty.stdout)).unwrap();
+        assert_eq!(to_json(&reparsed), text(&file.stdout).trim_end());
+    }
+}
+
+#[test]
+fn raw_adds_numbers_and_changes_none() {
+    let plain = run(&["decide"], LAMP.as_bytes());
+    let raw = run(&["decide", "--raw"], LAMP.as_bytes());
+    let by_field = run(
+        &["decide"],
+        LAMP.replacen('{', r#"{"raw": true, "#, 1).as_bytes(),
+    );
+    assert_eq!(raw.stdout, by_field.stdout);
+    let (plain, raw) = (
+        parse_str(text(&plain.stdout)).unwrap(),
+        parse_str(text(&raw.stdout)).unwrap(),
+    );
+    let noul = ["answers", "broken", "noul"];
+    assert_eq!(at(&plain, &noul), at(&raw, &noul));
+    let numbers = at(&raw, &["answers", "broken", "raw"]);
+    let number = |key: &str, index: usize| {
+        at(numbers, &[key]).as_array().unwrap()[index]
+            .as_number()
+            .unwrap()
+            .as_f64()
+    };
+    let odds = number("logits", 0) - number("logits", 1);
+    // A sigmoid of the logits' difference, in f64 against the release's f32 softmax.
+    assert!((1.0 / (1.0 + (-odds).exp()) - number("probabilities", 0)).abs() < 1e-6);
+}
+
+#[test]
+fn refusals_name_the_input_and_the_field() {
+    let refused = run(&["decide"], WRONG.as_bytes());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(refused.stdout.is_empty());
+    let message = text(&refused.stderr);
+    assert!(
+        message.contains("error: standard input: questions.a: "),
+        "{message}"
+    );
+
+    let missing = run(&["decide", "no-such-file.json"], b"");
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(
+        text(&missing.stderr).contains("error: no-such-file.json: "),
+        "{}",
+        text(&missing.stderr)
+    );
+
+    let folder = run(&["decide", "/"], b"");
+    assert_eq!(folder.status.code(), Some(1));
+    assert!(
+        text(&folder.stderr).contains("error: /: "),
+        "{}",
+        text(&folder.stderr)
+    );
+}
+
+#[test]
+fn wrong_usage_is_two() {
+    for args in [
+        &["decide", "--no-such-flag"][..],
+        &["decide", "--max-length", "0"],
+        &["hidden", "--ids", "x", "--out", "y", "--piece", "63"],
+        &["decide", "--pretty", "--jsonl"],
+        &["encode", "--over-length", "guess"],
+        &["no-such-command"],
+        &[],
+    ] {
+        let output = run(args, b"");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty());
+    }
+    assert!(run(&["--help"], b"").status.success());
+    assert!(text(&run(&["--version"], b"").stdout).starts_with("descant "));
+}
+
+#[test]
+fn lines_are_answered_in_order_and_a_refused_one_is_told_in_place() {
+    let fruit = LAMP.replace("The lamp is broken.", "A mango.");
+    let input = [LAMP, WRONG, "", "not JSON", &fruit].join("\n");
+    let output = run(&["decide", "--jsonl"], input.as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("error: 2 of 4 lines were refused"));
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert_eq!(lines.len(), 4, "a blank line is no request");
+    let alone = |body: &str| {
+        text(&run(&["decide"], body.as_bytes()).stdout)
+            .trim_end()
+            .to_owned()
+    };
+    assert_eq!(
+        (lines[0], lines[3]),
+        (alone(LAMP).as_str(), alone(&fruit).as_str())
+    );
+    for (line, param) in [(lines[1], "questions.a"), (lines[2], "0")] {
+        let error = parse_str(line).unwrap();
+        assert_eq!(at(&error, &["error", "param"]).as_str(), Some(param));
+        assert_eq!(
+            at(&error, &["error", "code"]).as_str(),
+            Some("validation_error")
+        );
+    }
+    let good = run(
+        &["decide", "--jsonl"],
+        format!("{LAMP}\n{fruit}\n").as_bytes(),
+    );
+    assert_eq!(good.status.code(), Some(0));
+}
+
+#[test]
+fn a_line_is_answered_before_the_next_one_is_read() {
+    let mut child = descant(&["decide", "--jsonl"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    for _ in 0..2 {
+        writeln!(stdin, "{LAMP}").unwrap();
+        let mut byte = [0];
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).unwrap();
+        }
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let mut child = descant(&["decide", "--jsonl"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut stdin = child.stdin.take().unwrap();
+    // The program ends at the first reply, perhaps before all is written.
+    let _ = writeln!(stdin, "{LAMP}\n{LAMP}\n{LAMP}");
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        !text(&output.stderr).contains("error"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn ids_and_spans_are_the_releases() {
+    let place = fixtures::release("tiny-b");
+    let golden = fixtures::jsonl("golden/encode/tiny-b.jsonl.gz");
+    let usual = golden.iter().filter(|golden| {
+        golden["max_length"] == 16_384
+            && golden["error"].is_null()
+            && golden["quirk"] != true
+            && !golden["body"].as_str().unwrap().contains('\n')
+    });
+    let usual: Vec<_> = usual.collect();
+    let input: Vec<&str> = usual
+        .iter()
+        .map(|golden| golden["body"].as_str().unwrap())
+        .collect();
+    let args = [
+        "encode",
+        "--jsonl",
+        "--over-length",
+        "truncate",
+        "-m",
+        place.to_str().unwrap(),
+    ];
+    let output = run(&args, input.join("\n").as_bytes());
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert_eq!(lines.len(), usual.len());
+    let mut equal = 0;
+    for (golden, line) in usual.iter().zip(&lines) {
+        let found: serde_json::Value = serde_json::from_str(line).unwrap();
+        if found.get("error").is_some() {
+            continue; // The encoder's own tests say which records this program refuses and why.
+        }
+        assert_eq!(
+            found["input_ids"], golden["input_ids"],
+            "{}",
+            golden["name"]
+        );
+        assert_eq!(
+            found["questions"], golden["questions"],
+            "{}",
+            golden["name"]
+        );
+        let keys: Vec<&String> = found["questions"][0].as_object().unwrap().keys().collect();
+        assert_eq!(
+            keys,
+            ["id", "type", "question_span", "option_spans", "option_ids"]
+        );
+        equal += 1;
+    }
+    assert!(equal * 4 >= usual.len() * 3, "{equal} of {}", usual.len());
+}
+
+#[test]
+fn encoding_needs_no_weights() {
+    let folder = TempDir::new().unwrap();
+    let tokenizer = fixtures::release("tiny-b").join("tokenizer.json");
+    fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
+    let output = run(
+        &["encode", "-m", folder.path().to_str().unwrap()],
+        LAMP.as_bytes(),
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// A folder with the ids of a golden prompt.
+fn ids_file(prompt: &serde_json::Value) -> (TempDir, String) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("ids.json");
+    fs::write(&file, prompt["ids"].to_string()).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    (folder, file)
+}
+
+fn hidden(release: &str, ids: &str, folder: &TempDir, more: &[&str]) -> Vec<f32> {
+    let out = folder.path().join("hidden.safetensors");
+    let args = [
+        "hidden",
+        "-m",
+        release,
+        "--ids",
+        ids,
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    let output = run(&[&args[..], more].concat(), b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let names: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names.len(), 2, "no partial file is left: {names:?}");
+    fixtures::tensor(&SafetensorsFile::open(&out).unwrap(), "hidden")
+}
+
+#[test]
+fn hidden_rows_are_the_releases_whatever_the_piece() {
+    for name in fixtures::RELEASES {
+        let release = fixtures::release(name);
+        let release = release.to_str().unwrap();
+        let golden = fixtures::json(&format!("golden/hidden/{name}.json"));
+        let tensors = fixtures::tensors(&format!("golden/hidden/{name}.safetensors"));
+        let prompt = golden["prompts"].as_array().unwrap().last().unwrap();
+        let (folder, ids) = ids_file(prompt);
+        let found = hidden(release, &ids, &folder, &[]);
+        let wanted = fixtures::tensor(&tensors, &format!("hidden.{}", prompt["length"]));
+        assert_eq!(found.len(), wanted.len());
+        let worst = found
+            .iter()
+            .zip(&wanted)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
+        // Rows are normed, so their values are of the order of 1. Eight layers of f32 in another order of addition give
+        // some 1e-5; a wrong row, order or layer gives 0.1 and more. The bands of the backbone's own tests are tighter.
+        assert!(worst < 2e-4, "{name}: {worst}");
+        for more in [["--piece", "64"], ["--piece", "128"], ["--threads", "1"]] {
+            let pieces = hidden(release, &ids, &folder, &more);
+            assert!(
+                found
+                    .iter()
+                    .zip(&pieces)
+                    .all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{name} {more:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn wrong_ids_are_named_by_their_place() {
+    let folder = TempDir::new().unwrap();
+    let (ids, out) = (
+        folder.path().join("ids.json"),
+        folder.path().join("out.safetensors"),
+    );
+    for (content, wanted) in [
+        ("[1, 2, 576]", "element 2 is 576"),
+        ("[1, -2]", "element 1 is -2"),
+        ("[1.5]", "element 0 is 1.5"),
+        ("[]", "no token ids"),
+        ("{}", "not a JSON array"),
+        ("[1", "not a JSON array"),
+    ] {
+        fs::write(&ids, content).unwrap();
+        let output = run(
+            &[
+                "hidden",
+                "--ids",
+                ids.to_str().unwrap(),
+                "--out",
+                out.to_str().unwrap(),
+            ],
+            b"",
+        );
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output.stderr);
+        assert!(
+            message.contains("error: --ids ") && message.contains(wanted),
+            "{message}"
+        );
+        assert!(!out.exists());
+    }
+    fs::write(&ids, "[1, 2]").unwrap();
+    let nowhere = folder.path().join("no/such/folder.safetensors");
+    let output = run(
+        &[
+            "hidden",
+            "--ids",
+            ids.to_str().unwrap(),
+            "--out",
+            nowhere.to_str().unwrap(),
+        ],
+        b"",
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("error: --out "),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+/// Copies a release without its head.
+fn backbone_alone(name: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for entry in fs::read_dir(fixtures::release(name)).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !file.starts_with("joint_head") {
+            fs::copy(&path, folder.path().join(file)).unwrap();
+        }
+    }
+    folder
+}
+
+#[test]
+fn without_a_head_decisions_are_refused_by_name_and_the_rest_works() {
+    let folder = backbone_alone("tiny-a");
+    let place = folder.path().to_str().unwrap();
+    let output = run(&["decide", "-m", place], LAMP.as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    for word in [
+        "qwen3_5",
+        "joint_head_config.json",
+        "joint_head.safetensors",
+        "--clef",
+    ] {
+        assert!(message.contains(word), "{message}");
+    }
+    assert!(
+        run(&["encode", "-m", place], LAMP.as_bytes())
+            .status
+            .success()
+    );
+    let info = run(&["info", place], b"");
+    assert!(text(&info.stdout).contains("decisions are refused"));
+    let (ids_folder, ids) = ids_file(&fixtures::json("golden/hidden/tiny-a.json")["prompts"][0]);
+    hidden(place, &ids, &ids_folder, &[]);
+    // The head of another place makes it whole.
+    let clef = fixtures::release("tiny-a");
+    let clef = clef.to_str().unwrap();
+    let with_head = run(&["decide", "-m", place, "--clef", clef], LAMP.as_bytes());
+    let whole = run(&["decide", "-m", clef], LAMP.as_bytes());
+    assert!(with_head.status.success(), "{}", text(&with_head.stderr));
+    let answers = |output: &std::process::Output| {
+        to_json(at(&parse_str(text(&output.stdout)).unwrap(), &["answers"]))
+    };
+    assert_eq!(answers(&with_head), answers(&whole));
+}
+
+#[test]
+fn info_tells_sizes_with_and_without_weights() {
+    let json = |args: &[&str]| {
+        let output = run(&[&["info", "--json"], args].concat(), b"");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let whole = fixtures::release("tiny-a");
+    let with = json(&[whole.to_str().unwrap()]);
+    let folder = TempDir::new().unwrap();
+    for file in ["config.json", "joint_head_config.json"] {
+        fs::copy(whole.join(file), folder.path().join(file)).unwrap();
+    }
+    let without = json(&[folder.path().to_str().unwrap()]);
+    assert!(with["weights_fault"].is_null() && without["weights_fault"].is_string());
+    for key in [
+        "hidden_size",
+        "layers",
+        "vocab_size",
+        "head",
+        "memory_bytes_total",
+    ] {
+        assert_eq!(with[key], without[key], "{key}");
+        assert!(!with[key].is_null(), "{key}");
+    }
+    let parameters = |value: &serde_json::Value, part: &str| {
+        let parts = value["parts"].as_array().unwrap();
+        parts.iter().find(|found| found["part"] == part).unwrap()["parameters"]
+            .as_u64()
+            .unwrap()
+    };
+    for part in ["backbone", "output embedding", "head"] {
+        assert_eq!(
+            parameters(&with, part),
+            parameters(&without, part),
+            "{part}"
+        );
+    }
+    let total: u64 = with["memory_bytes"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|bytes| bytes.as_u64().unwrap())
+        .sum();
+    assert_eq!(with["memory_bytes_total"], total);
+    assert!(total > 2 * parameters(&with, "backbone"), "{total}");
+    assert!(text(&run(&["info"], b"").stdout).contains("joint schema head"));
+}
+
+#[test]
+fn a_model_that_is_none_is_told_what_it_is_not() {
+    let folder = TempDir::new().unwrap();
+    for model in ["no-such-folder", folder.path().to_str().unwrap()] {
+        let output = run(&["decide", "-m", model], LAMP.as_bytes());
+        assert_eq!(output.status.code(), Some(1), "{model}");
+        assert!(
+            text(&output.stderr).starts_with("error: "),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_port_in_use_is_told_at_once() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = run(&["serve", "--port", &port], b"");
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("error: cannot listen on 127.0.0.1") && message.contains("--port"),
+        "{message}"
+    );
+}
