@@ -18,6 +18,7 @@ use crate::arch::{
     linear_tile, widen, with_scratch,
 };
 
+mod double;
 mod pack;
 mod rows;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Span};
 use descant_model::HeadWeights;
 use descant_release::safetensors::SafetensorsFile;
-use descant_release::{Dtype, HeadConfig, LoadError, LoadPlan, Part, Release, Tensor};
+use descant_release::{Dtype, HeadConfig, LoadError, LoadPlan, Part, Release, Tensor, Wanted};
 use serde_json::Value;
 
 use crate::fixtures::{self, integers};
@@ -249,11 +249,7 @@ struct Drawn {
 impl DrawnHead {
     /// Draws a head of these sizes, and the output embedding's rows of some tokens, in their order.
     pub fn new(config: &HeadConfig, seed: u64, tokens: &[usize]) -> DrawnHead {
-        // The head's part of a plan does not depend on the backbone.
-        let any = Release::open(&fixtures::release("tiny-a"), None)
-            .unwrap_or_else(|error| panic!("{error}"));
-        let plan = LoadPlan::new("", any.config(), Some(config));
-        let tensors = plan.part(Part::Head).map(|wanted| {
+        let tensors = head_plan(config).into_iter().map(|wanted| {
             let rule = Rule::of_head(&wanted.name, &wanted.shape);
             let drawn = Drawn::new(
                 wanted.shape.clone(),
@@ -262,7 +258,7 @@ impl DrawnHead {
                 seed,
                 rule,
             );
-            (wanted.name.clone(), drawn)
+            (wanted.name, drawn)
         });
         let rows = tokens
             .iter()
@@ -278,6 +274,14 @@ impl DrawnHead {
             tensors: tensors.collect(),
             rows,
         }
+    }
+
+    /// Names of all tensors of a head of these sizes.
+    pub fn names(config: &HeadConfig) -> Vec<String> {
+        head_plan(config)
+            .into_iter()
+            .map(|wanted| wanted.name)
+            .collect()
     }
 
     /// Compares single elements with those that Python drew.
@@ -296,6 +300,17 @@ impl DrawnHead {
             assert_eq!(found.to_bits(), wanted, "element {element} of {name}");
         }
     }
+}
+
+/// The tensors of a head of these sizes.
+fn head_plan(config: &HeadConfig) -> Vec<Wanted> {
+    // The head's part of a plan does not depend on the backbone.
+    let any =
+        Release::open(&fixtures::release("tiny-a"), None).unwrap_or_else(|error| panic!("{error}"));
+    LoadPlan::new("", any.config(), Some(config))
+        .part(Part::Head)
+        .cloned()
+        .collect()
 }
 
 impl Drawn {

@@ -74,9 +74,14 @@ pub(super) struct FeedForward {
 }
 
 impl Weights {
-    pub(super) fn load(config: &HeadConfig, weights: &dyn HeadWeights, pool: &Pool) -> Result<Weights, LoadError> {
+    pub(super) fn load(
+        config: &HeadConfig,
+        weights: &dyn HeadWeights,
+        pool: &Pool,
+    ) -> Result<Weights, LoadError> {
         let load = Loader { weights, pool };
-        let evidence = (0..config.routing_layers).map(|layer| load.evidence(&format!("evidence_layers.{layer}")));
+        let evidence = (0..config.routing_layers)
+            .map(|layer| load.evidence(&format!("evidence_layers.{layer}")));
         let decoder = (0..config.layers).map(|layer| load.decoder(&format!("layers.{layer}")));
         Ok(Weights {
             hidden_norm: load.norm("hidden_norm")?,
@@ -112,7 +117,10 @@ impl Loader<'_> {
             memory_norm: self.norm(&format!("{at}.memory_norm"))?,
             attention: self.projections(&format!("{at}.attention"))?,
             feedforward_norm: self.norm(&format!("{at}.feedforward_norm"))?,
-            feedforward: self.feedforward([&format!("{at}.feedforward.0"), &format!("{at}.feedforward.3")])?,
+            feedforward: self.feedforward([
+                &format!("{at}.feedforward.0"),
+                &format!("{at}.feedforward.3"),
+            ])?,
         })
     }
 
@@ -134,8 +142,16 @@ impl Loader<'_> {
         let width = bias.len() / 3;
         let part = |start: usize, rows: usize| {
             let shapes = ([rows, width], [rows]);
-            let weight = Tensor { shape: &shapes.0, bytes: weight.row_bytes(start..start + rows), ..weight };
-            let bias = Tensor { shape: &shapes.1, bytes: bias.row_bytes(start..start + rows), ..bias };
+            let weight = Tensor {
+                shape: &shapes.0,
+                bytes: weight.row_bytes(start..start + rows),
+                ..weight
+            };
+            let bias = Tensor {
+                shape: &shapes.1,
+                bytes: bias.row_bytes(start..start + rows),
+                ..bias
+            };
             Linear::pack_with_bias(self.pool, &[weight], &bias)
         };
         Ok(Projections {
@@ -146,7 +162,10 @@ impl Loader<'_> {
     }
 
     fn feedforward(&self, [first, second]: [&str; 2]) -> Result<FeedForward, LoadError> {
-        Ok(FeedForward { first: self.linear(first)?, second: self.linear(second)? })
+        Ok(FeedForward {
+            first: self.linear(first)?,
+            second: self.linear(second)?,
+        })
     }
 
     fn linear(&self, at: &str) -> Result<Linear, LoadError> {

@@ -1,0 +1,431 @@
+//! The head on the CPU: against the release's own logits, and against itself in every manner of running it.
+
+use std::sync::Arc;
+
+use descant_cpu::{CpuHead, Isa, Pool};
+use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
+use descant_model::{Defect, Head, HeadWeights, reference};
+use descant_release::{Dtype, HeadConfig, LoadError, Tensor};
+use descant_testkit::head_cases::{DrawnHead, GoldenHead, HeadCase, real_heads, small_heads};
+use descant_testkit::seeded::{self, Rule};
+use descant_testkit::{Band, assert_same_bits};
+
+/// Against torch in f32, which lies up to 9.3e-7 from f64 on these heads.
+const SINGLE: Band = Band::absolute(
+    1.5e-6,
+    "f32 roundings of torch, logits of up to a few units",
+);
+/// Against f64: the memory's rows and products are f32, everything else is f64. Their roundings average out over the rows,
+/// except where all rows are the same (`zero_rows`, 1.4e-6).
+const DOUBLE: Band = Band::absolute(
+    1.5e-6,
+    "f32 roundings of the memory, logits of up to a few units",
+);
+/// Factor of the cosines of `small-2`, whose scales are clamped to 100, over those of the other heads, `e^1.5` at most.
+const CLAMPED: f64 = 100.0 / 4.48;
+
+#[test]
+fn logits_of_small_heads_are_the_releases() {
+    small_heads().iter().for_each(check_golden);
+}
+
+#[test]
+fn logits_of_the_published_widths_are_the_releases() {
+    real_heads().for_each(|head| check_golden(&head));
+}
+
+fn check_golden(golden: &GoldenHead) {
+    let head = load(&golden.config, &golden.weights, &pool(2, Isa::detect()));
+    let factor = if golden.name == "small-2" {
+        CLAMPED
+    } else {
+        1.0
+    };
+    for case in &golden.cases {
+        let Some(wanted) = &case.wanted else { continue };
+        let logits = whole(&head, case);
+        let found = flat(&logits).map(f64::from);
+        let (single, double) = (wanted.single.iter().copied(), wanted.double.iter().copied());
+        DOUBLE
+            .times(factor)
+            .check(&format!("{}, f64", case.name), found.clone(), double);
+        SINGLE
+            .times(factor)
+            .check(&format!("{}, f32", case.name), found, single);
+    }
+}
+
+/// The worst of some 400 logits lies further out than that of the goldens' 20; the mean does not.
+const WORST_OF_MANY: f64 = 2.5;
+
+/// The schemas' extremes: one question with one option; many questions; many options; spans of one row, of the first row,
+/// and of nearly the whole prompt.
+#[test]
+fn extreme_schemas_follow_the_formula() {
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, &pool(2, Isa::detect()));
+    let judge = reference::Head::new(&drawn.config, drawn.weights.as_ref());
+    for case in drawn.cases() {
+        let hidden: Vec<f64> = case.hidden.iter().map(|x| f64::from(*x)).collect();
+        let wanted = judge
+            .logits(&case.encoded, &hidden)
+            .expect("the weights are there")
+            .concat();
+        DOUBLE.times(WORST_OF_MANY).check(
+            &case.name,
+            flat(&whole(&head, &case)).map(f64::from),
+            wanted,
+        );
+    }
+}
+
+#[test]
+fn threads_and_instructions_leave_the_bits() {
+    let drawn = Drawn::new();
+    let heads = small_heads();
+    let goldens = heads
+        .iter()
+        .map(|head| (&head.config, &head.weights, head.cases.clone()));
+    for (config, weights, cases) in goldens.chain([(&drawn.config, &drawn.weights, drawn.cases())])
+    {
+        let alone = load(config, weights, &pool(1, Isa::detect()));
+        let finite: Vec<&HeadCase> = cases.iter().filter(|case| is_finite(case)).collect();
+        let wanted: Vec<Logits> = finite.iter().map(|case| whole(&alone, case)).collect();
+        let threads = [2, 3, 4, 8].map(|threads| (threads, Isa::detect()));
+        for (threads, isa) in threads
+            .into_iter()
+            .chain(Isa::all().into_iter().map(|isa| (2, isa)))
+        {
+            let head = load(config, weights, &pool(threads, isa));
+            for (case, wanted) in finite.iter().zip(&wanted) {
+                let what = format!("{} on {threads} threads, {}", case.name, isa.name());
+                assert_same_logits(&what, &whole(&head, case), wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_leave_the_bits_at_the_published_width() {
+    let golden = real_heads().next().expect("there is one");
+    let case = &golden.cases[0];
+    let wanted = whole(
+        &load(&golden.config, &golden.weights, &pool(1, Isa::detect())),
+        case,
+    );
+    for threads in [2, 3, 8] {
+        let head = load(
+            &golden.config,
+            &golden.weights,
+            &pool(threads, Isa::detect()),
+        );
+        assert_same_logits(&format!("{threads} threads"), &whole(&head, case), &wanted);
+    }
+}
+
+#[test]
+fn cuts_leave_the_bits() {
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, &pool(2, Isa::detect()));
+    for case in drawn.cases() {
+        let wanted = whole(&head, &case);
+        for piece in [1, 7, 64, 128, 240, 241, 1000] {
+            let mut run = head.begin(Arc::clone(&case.encoded));
+            for (index, hidden) in case.hidden.chunks(piece * drawn.config.hidden).enumerate() {
+                run.absorb(index * piece, hidden).unwrap();
+            }
+            let what = format!("{} in pieces of {piece}", case.name);
+            assert_same_logits(&what, &run.finish().unwrap(), &wanted);
+        }
+    }
+}
+
+#[test]
+fn preloaded_memory_leaves_the_bits() {
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, &pool(2, Isa::detect()));
+    let case = drawn.case("preloaded", 700, &[(Kind::Noul, 2), (Kind::Score, 5)], 320);
+    let wanted = whole(&head, &case);
+    let cold = run_to_end(&head, &case);
+    for (cut, end) in [(0, 64), (64, 320), (128, 192), (0, 320)] {
+        let width = drawn.config.hidden;
+        let mut run = head.begin(Arc::clone(&case.encoded));
+        run.absorb(0, &case.hidden[..cut * width]).unwrap();
+        run.preload(cut, &cold.memory(cut..end));
+        run.absorb(end, &case.hidden[end * width..]).unwrap();
+        let all = 0..case.encoded.ids.len();
+        let (found, memory) = (run.memory(all.clone()), cold.memory(all));
+        assert_same_bits("memory", drawn.config.width, &found, &memory);
+        assert_same_logits(
+            &format!("rows {cut}..{end} preloaded"),
+            &run.finish().unwrap(),
+            &wanted,
+        );
+    }
+}
+
+#[test]
+#[should_panic(expected = "row 65 is in a span")]
+fn memory_does_not_stand_for_rows_of_a_span() {
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, &pool(1, Isa::detect()));
+    let case = drawn.case("preloaded", 200, &[(Kind::Noul, 2)], 64);
+    head.begin(case.encoded)
+        .preload(0, &vec![0.0; 65 * drawn.config.width]);
+}
+
+#[test]
+#[should_panic(expected = "rows come in order")]
+fn rows_do_not_come_twice() {
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, &pool(1, Isa::detect()));
+    let case = drawn.case("twice", 200, &[(Kind::Noul, 2)], 64);
+    let mut run = head.begin(case.encoded);
+    run.absorb(0, &case.hidden[..64 * drawn.config.hidden])
+        .unwrap();
+    run.absorb(0, &case.hidden).unwrap();
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_a_defect_that_names_a_question() {
+    for golden in small_heads() {
+        let head = load(&golden.config, &golden.weights, &pool(2, Isa::detect()));
+        let poisoned: Vec<&HeadCase> = golden
+            .cases
+            .iter()
+            .filter(|case| !is_finite(case))
+            .collect();
+        assert!(poisoned.len() >= 4, "{} has no such cases", golden.name);
+        for case in poisoned {
+            let wanted = Defect::NonFinite {
+                question: "q0".into(),
+            };
+            assert_eq!(run(&head, case), Err(wanted), "{}", case.name);
+        }
+    }
+}
+
+/// A head may be stored as bf16, f16 or f32: bf16 values widened to f32 give the same bits; f16 rounds them, and the
+/// judge reads the same rounded values.
+#[test]
+fn every_dtype_of_weights_is_read_exactly() {
+    let drawn = Drawn::new();
+    let case = drawn.case("dtypes", 200, &[(Kind::Choice, 3), (Kind::Noul, 2)], 64);
+    let pool = pool(2, Isa::detect());
+    let wanted = whole(&load(&drawn.config, &drawn.weights, &pool), &case);
+    let wide: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F32));
+    assert_same_logits(
+        "F32",
+        &whole(&load(&drawn.config, &wide, &pool), &case),
+        &wanted,
+    );
+
+    let half: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F16));
+    let hidden: Vec<f64> = case.hidden.iter().map(|x| f64::from(*x)).collect();
+    let judge = reference::Head::new(&drawn.config, half.as_ref());
+    let wanted = judge.logits(&case.encoded, &hidden).unwrap().concat();
+    DOUBLE.check(
+        "F16",
+        flat(&whole(&load(&drawn.config, &half, &pool), &case)).map(f64::from),
+        wanted,
+    );
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let drawn = Drawn::new();
+    let mut weights = Converted::new(&drawn, Dtype::F32);
+    weights
+        .tensors
+        .retain(|(name, ..)| name != "layers.0.linear2.bias");
+    let error =
+        CpuHead::load(&drawn.config, Arc::new(weights), pool(1, Isa::detect())).unwrap_err();
+    assert!(
+        error.to_string().contains("layers.0.linear2.bias"),
+        "{error}"
+    );
+}
+
+fn load(config: &HeadConfig, weights: &Arc<dyn HeadWeights>, pool: &Arc<Pool>) -> CpuHead {
+    CpuHead::load(config, Arc::clone(weights), Arc::clone(pool)).expect("the weights are there")
+}
+
+fn pool(threads: usize, isa: Isa) -> Arc<Pool> {
+    Arc::new(Pool::with_isa(threads, isa).expect("the system gives threads"))
+}
+
+fn run_to_end(head: &CpuHead, case: &HeadCase) -> Box<dyn descant_model::HeadRun> {
+    let mut run = head.begin(Arc::clone(&case.encoded));
+    run.absorb(0, &case.hidden).expect("the CPU does not fail");
+    run
+}
+
+fn run(head: &CpuHead, case: &HeadCase) -> Result<Logits, Defect> {
+    run_to_end(head, case).finish()
+}
+
+fn whole(head: &CpuHead, case: &HeadCase) -> Logits {
+    run(head, case).expect("the rows are finite")
+}
+
+fn is_finite(case: &HeadCase) -> bool {
+    case.hidden.iter().all(|x| x.is_finite())
+}
+
+fn flat(logits: &Logits) -> impl Iterator<Item = f32> + Clone {
+    logits.iter().flatten().copied()
+}
+
+#[track_caller]
+fn assert_same_logits(what: &str, found: &Logits, wanted: &Logits) {
+    let lengths = |logits: &Logits| logits.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(lengths(found), lengths(wanted), "{what}");
+    assert_same_bits(what, 1, &found.concat(), &wanted.concat());
+}
+
+/// A head of odd sizes with drawn weights.
+struct Drawn {
+    config: HeadConfig,
+    weights: Arc<dyn HeadWeights>,
+}
+
+/// Token ids of its records lie below.
+const VOCAB: usize = 50;
+const SEED: u64 = 7;
+
+impl Drawn {
+    fn new() -> Drawn {
+        let config = HeadConfig {
+            hidden: 72,
+            width: 60,
+            routing_layers: 2,
+            layers: 2,
+            heads: 5,
+            feedforward: 100,
+        };
+        let tokens: Vec<usize> = (0..VOCAB).collect();
+        Drawn {
+            weights: Arc::new(DrawnHead::new(&config, SEED, &tokens)),
+            config,
+        }
+    }
+
+    fn cases(&self) -> Vec<HeadCase> {
+        let many: Vec<(Kind, usize)> = (0..64)
+            .map(|i| ([Kind::Noul, Kind::Choice, Kind::Score][i % 3], 2 + i % 2))
+            .collect();
+        let mut cases = vec![
+            self.case("one option of one question", 3, &[(Kind::Choice, 1)], 0),
+            self.case("64 questions", 1100, &many, 300),
+            self.case("255 options", 1000, &[(Kind::Choice, 255)], 64),
+            self.case(
+                "a long state",
+                2100,
+                &[(Kind::Noul, 2), (Kind::Choice, 4), (Kind::Score, 3)],
+                1990,
+            ),
+        ];
+        let mut wide = self.case("a span of nearly all rows", 500, &[(Kind::Noul, 2)], 0);
+        let encoded = Arc::make_mut(&mut wide.encoded);
+        encoded.questions[0].span = 0..490;
+        encoded.questions[0].options[0].span = 499..500;
+        cases.push(wide);
+        cases
+    }
+
+    /// A record of `rows` rows whose spans, of one to three rows, follow one another from row `start` on.
+    fn case(&self, name: &str, rows: usize, schema: &[(Kind, usize)], start: usize) -> HeadCase {
+        let mut at = start;
+        let mut span = || {
+            let length = 1 + at % 3 * usize::from(rows > 100);
+            at += length;
+            at - length..at
+        };
+        let question = |(index, &(kind, options)): (usize, &(Kind, usize))| EncodedQuestion {
+            id: format!("q{index}"),
+            kind,
+            span: span(),
+            options: (0..options)
+                .map(|i| EncodedOption {
+                    id: i.to_string(),
+                    span: span(),
+                })
+                .collect(),
+        };
+        let questions: Vec<EncodedQuestion> = schema.iter().enumerate().map(question).collect();
+        assert!(at <= rows, "{at} rows of spans");
+        let ids = (0..rows).map(|row| (row * 13 % VOCAB) as u32).collect();
+        let encoded = Encoded {
+            ids,
+            questions,
+            truncated: 0,
+            schema_start: start,
+        };
+        let hidden = seeded::uniform(name, SEED, 0, rows * self.config.hidden, Rule::HIDDEN);
+        HeadCase {
+            name: name.to_owned(),
+            encoded: Arc::new(encoded),
+            hidden,
+            wanted: None,
+        }
+    }
+}
+
+/// A head's weights in another dtype.
+#[derive(Debug)]
+struct Converted {
+    /// Name, shape and bytes.
+    tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
+    dtype: Dtype,
+    source: Arc<dyn HeadWeights>,
+}
+
+impl Converted {
+    fn new(drawn: &Drawn, dtype: Dtype) -> Converted {
+        let convert = |name: String| {
+            let tensor = drawn.weights.tensor(&name).expect("it is drawn");
+            let values = tensor.to_f32().expect("there is memory").into_iter();
+            let bytes = match dtype {
+                Dtype::F16 => values
+                    .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
+                    .collect(),
+                _ => values.flat_map(f32::to_le_bytes).collect(),
+            };
+            (name, tensor.shape.to_vec(), bytes)
+        };
+        let tensors = DrawnHead::names(&drawn.config)
+            .into_iter()
+            .map(convert)
+            .collect();
+        Converted {
+            tensors,
+            dtype,
+            source: Arc::clone(&drawn.weights),
+        }
+    }
+}
+
+impl HeadWeights for Converted {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
+        let missing = || LoadError::TensorMissing {
+            file: "head".into(),
+            name: name.into(),
+            wanted: Vec::new(),
+        };
+        let (name, shape, bytes) = self
+            .tensors
+            .iter()
+            .find(|(known, ..)| known == name)
+            .ok_or_else(missing)?;
+        Ok(Tensor {
+            name,
+            dtype: self.dtype,
+            shape,
+            bytes,
+        })
+    }
+
+    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
+        self.source.lexical_embedding()
+    }
+}
