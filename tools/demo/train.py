@@ -1,6 +1,6 @@
 """Train backbone and head together from random weights.
 
-    python train.py corpus.jsonl.xz TOKENIZER_DIR OUT --steps 6000 --minutes 8
+    python train.py corpus.jsonl.xz TOKENIZER_DIR OUT
 
 The loss is label-smoothed cross-entropy plus Brier score over the questions of a batch, and a
 smaller next-token loss on states and chats. The learning rate rises, stays and falls to zero with
@@ -8,9 +8,6 @@ max(step / steps, time / minutes), so a slow machine still ends with a trained m
 `backbone.safetensors`, `joint_head.safetensors` (bf16, the release's names), `log.jsonl` and
 `valid.json`; the weights are also saved on the way, so that an interrupted run loses little.
 The data are a function of the seed; the weights are not bit for bit (GPU sums, and the clock).
-
-On a GPU the whole step, optimizer included, is one CUDA graph a batch shape: the step is thousands
-of small kernels, and launching them one by one takes longer than running them.
 """
 
 import argparse
@@ -42,7 +39,7 @@ MEASURES = ("cross", "brier", "language", "right", "questions", "norm")
 
 
 def decision_losses(logits, targets):
-    """Sums over the real questions, shapes fixed: cross-entropy, Brier score, hits, count.
+    """Sums over the real questions: cross-entropy, Brier score, hits, count.
 
     logits [B, Q, K] hold −inf where there is no option; targets [B, Q] hold −1 for no question.
     """
@@ -81,21 +78,21 @@ def to_device(batch, device):
 class Trainer:
     """Model, optimizer and running sums; `step` takes one batch."""
 
-    def __init__(self, model, device, graphs=True):
+    def __init__(self, model, device):
         self.model, self.device = model, device
-        self.use_graphs = graphs and device == "cuda"
         self.sums = torch.zeros(len(MEASURES), device=device)
-        self.rate = torch.zeros((), device=device)
         matrices = [p for n, p in model.named_parameters() if p.ndim >= 2 and "embed" not in n]
         others = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
         self.optimizer = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-            lr=self.rate, betas=(0.9, 0.98), eps=1e-8, fused=device == "cuda",
-            foreach=False if device == "cpu" else None, capturable=device == "cuda")
-        self.graphs = {}
+            lr=0.0, betas=(0.9, 0.98), eps=1e-8, fused=device == "cuda",
+            foreach=False if device == "cpu" else None)
 
-    def eager(self, batch):
-        """Forward, backward, update; no value is read back, so that it can be captured."""
+    def step(self, batch, rate):
+        """Train on one batch (on the CPU) at a learning rate: forward, backward, update."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = to_device(batch, self.device)
         self.optimizer.zero_grad(set_to_none=True)
         with half(self.device):
             hidden, logits = self.model(batch)
@@ -107,37 +104,6 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         self.sums += torch.stack([cross, brier, language, hits, count, norm]).detach()
-
-    def capture(self, batch):
-        """A graph of `eager` for the batch's shape, and the tensors it reads."""
-        inputs = {name: value.clone() for name, value in batch.items()}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.eager(inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        self.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            self.eager(inputs)
-        return graph, inputs
-
-    def step(self, batch, rate):
-        """Train on one batch (on the CPU) at a learning rate."""
-        if not self.use_graphs:
-            self.rate.fill_(rate)
-            self.eager(to_device(batch, self.device))
-            return
-        shape = tuple(batch["ids"].shape)
-        if shape not in self.graphs:
-            self.rate.fill_(0.0)  # the warm-up before a capture moves no weight
-            self.graphs[shape] = self.capture(to_device(batch, self.device))
-        graph, inputs = self.graphs[shape]
-        self.rate.fill_(rate)
-        for name, value in batch.items():
-            inputs[name].copy_(value)
-        graph.replay()
 
     def measures(self, steps):
         """Means since the last call."""
@@ -204,15 +170,14 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("tokenizer")
     parser.add_argument("out")
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--tokens", type=int, default=65536, help="padded tokens a batch")
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--minutes", type=float, default=5.5)
+    parser.add_argument("--tokens", type=int, default=131_072, help="padded tokens a batch")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--valid", type=int, default=1500, help="validation records")
     parser.add_argument("--workers", type=int, default=13)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-graphs", action="store_true", help="launch kernels one by one")
     parser.add_argument("--every", type=int, default=100, help="steps between log lines")
     args = parser.parse_args()
 
@@ -228,7 +193,7 @@ def main():
     model = Clef(shape)
     init(model, shape, args.seed)
     model.to(device)
-    trainer = Trainer(model, device, not args.no_graphs)
+    trainer = Trainer(model, device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}; "
           f"{time.monotonic() - began:.0f} s to set up", flush=True)
 
