@@ -7,14 +7,17 @@
 //! ```text
 //! arch/     instructions, memory, threads; all `unsafe`        ops/      norms, rope, softmax, conv, attention, delta rule
 //! linear    packed weights and their product with rows          backend/  a `Backend`: slots, rounds, snapshots
-//! head/     a `Head`: memory, spans, evidence and decoder layers, scores
 //! ```
 #![deny(unsafe_code)]
 
 mod arch;
+mod backend;
 mod head;
 mod linear;
+mod ops;
 
 pub use arch::{Arena, Block, Isa, IsaMissing, MULTIPLY_ADDS_A_ROUND, Pool, multiply_adds};
+pub use backend::{CpuBackend, LmHead, MemoryItem, Options, memory};
 pub use head::CpuHead;
 pub use linear::Linear;
+pub use ops::Precision;

@@ -19,10 +19,14 @@ use crate::arch::{
 };
 
 mod double;
+use crate::ops::{Precision, gate};
+
+mod mapped;
 mod pack;
 mod rows;
 
-pub(crate) use pack::{Form, Source};
+pub(crate) use mapped::forward_mapped;
+pub(crate) use pack::{Form, Source, exact_form};
 use rows::{Order, Rows};
 
 /// A linear map with packed weights.
@@ -73,7 +77,7 @@ impl Linear {
     /// If there is no tensor, they differ in K, or one has not two dimensions or a dtype that is none of weights.
     pub fn pack(pool: &Pool, tensors: &[Tensor<'_>]) -> Result<Linear, LoadError> {
         let source = Source::new(tensors);
-        let form = pack::exact_form(pool, &source);
+        let form = exact_form(pool, &source);
         let mut arena = Arena::new(
             &source.name(),
             Linear::bytes(form, source.outputs(), source.inputs()),
@@ -168,6 +172,24 @@ impl Linear {
             "the bf16 form needs bf16 weights"
         );
         self.forward(pool, Activations::Bf16, x, rows, out);
+    }
+
+    /// As the precision asks: in bf16 the activations are rounded, and so are the outputs.
+    pub(crate) fn run(
+        &self,
+        pool: &Pool,
+        precision: Precision,
+        x: &[f32],
+        rows: usize,
+        out: &mut [f32],
+    ) {
+        match precision {
+            Precision::Bf16 => {
+                self.forward_bf16(pool, x, rows, out);
+                gate::round(pool, out);
+            }
+            Precision::F32 => self.forward_f32(pool, x, rows, out),
+        }
     }
 
     fn forward(
@@ -324,4 +346,13 @@ fn columns_of_a_task(threads: usize, rows: usize, outputs: usize) -> usize {
     outputs
         .div_ceil(tasks)
         .next_multiple_of(PANELS_TOGETHER * LANES)
+}
+
+/// Most scratch values of a task, for maps of at most `inputs` inputs.
+pub(crate) fn scratch_len(inputs: usize) -> usize {
+    let terms = inputs.next_multiple_of(2);
+    let many = STRETCH * (BLOCK_ROWS + LANES);
+    let few = STRETCH_FEW * (12 + LANES + 1);
+    // A mapped map packs all terms of a panel and of few rows.
+    many.max(few).max(terms * (12 + LANES + 2))
 }

@@ -22,7 +22,7 @@ mod split;
 mod tile;
 
 pub use isa::{Isa, IsaMissing};
-pub use memory::{Arena, Block};
+pub use memory::{Arena, Block, Plain};
 pub use pool::Pool;
 pub use tile::{MULTIPLY_ADDS_A_ROUND, multiply_adds};
 

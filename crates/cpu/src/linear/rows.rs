@@ -106,7 +106,7 @@ impl<'a> Rows<'a> {
         }
         with_scratch(terms.len().next_multiple_of(2), |rounded| {
             rounded[terms.len()..].fill(0.0);
-            round_terms(isa, terms, &mut rounded[..terms.len()]);
+            round_terms(isa, terms, LEAST, &mut rounded[..terms.len()]);
             for (step, pair) in rounded.as_chunks::<2>().0.iter().enumerate() {
                 if order == Order::Dots {
                     put(
@@ -126,12 +126,12 @@ impl<'a> Rows<'a> {
 const LEAST: f32 = f32::from_bits((127 - 62) << 23);
 
 kernel! {
-    /// Rounds activations to bf16; those below 2⁻⁶² to zero.
-    fn round_terms<'a>(s, x: &'a [f32], out: &'a mut [f32]) {
+    /// Rounds terms to bf16; those below `least` to zero.
+    pub(super) fn round_terms<'a>(s, x: &'a [f32], least: f32, out: &'a mut [f32]) {
         let round = |x: S::F| {
             let rounded = s.round_bf16(x);
             let size = s.max(rounded, s.neg(rounded));
-            s.if_less(size, s.splat(LEAST), s.splat(0.0), rounded)
+            s.if_less(size, s.splat(least), s.splat(0.0), rounded)
         };
         let (whole, rest) = x.as_chunks::<LANES>();
         let (whole_out, rest_out) = out.as_chunks_mut::<LANES>();
