@@ -139,12 +139,8 @@ impl Engine {
             events,
             settings,
         } = assembly;
-        let threads = |head| HeadThreads::start(head, settings.head_threads, &handle.inbox);
-        let jury = head
-            .as_ref()
-            .map(threads)
-            .transpose()
-            .map_err(StartError::Thread)?;
+        let threads = |head| HeadThreads::start(&head, settings.head_threads, &handle.inbox);
+        let jury = head.map(threads).transpose().map_err(StartError::Thread)?;
         let (door, board) = handle.front();
         let machine = Machine::new(Parts {
             backend,

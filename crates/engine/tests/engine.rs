@@ -1,4 +1,5 @@
 //! The engine on its own thread, with the fake backend and head: answers, refusals, the end.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::future::Future;
 use std::pin::pin;
