@@ -520,6 +520,38 @@ mod tests {
         }
     }
 
+    /// The table of `docs/reference/errors.md`.
+    fn reference() -> String {
+        let mut out = String::from(
+            "| code | status | `detail.error_type` | `error.type` | for example |\n|---|---|---|---|---|\n",
+        );
+        for (refused, status, error_type, kind, code) in table() {
+            let error_type = match refused {
+                Refused::Faults(_) => "(a list of faults)",
+                _ => error_type,
+            };
+            let example = refused.to_string().replace('|', "\\|");
+            out.push_str(&format!(
+                "| `{code}` | {status} | {error_type} | {kind} | {example} |\n"
+            ));
+        }
+        out
+    }
+
+    #[test]
+    fn the_reference_page_has_the_table() {
+        let page = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/errors.md"
+        );
+        let found = std::fs::read_to_string(page).unwrap();
+        assert!(
+            found.contains(&reference()),
+            "the page should have\n{}",
+            reference()
+        );
+    }
+
     #[tokio::test]
     async fn a_body_has_both_shapes_and_the_headers() {
         let id = RequestId::fresh();

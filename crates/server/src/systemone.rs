@@ -62,6 +62,12 @@ impl Desk {
         }
     }
 
+    /// The same desk with other limits to what a record may ask.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Desk {
+        Desk { limits, ..self }
+    }
+
     /// The names of the served model.
     pub fn names(&self) -> &Names {
         &self.names
