@@ -51,6 +51,8 @@ pub(crate) struct Decide {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) confidence: Confidence,
     #[command(flatten)]
+    pub(crate) accept: Accept,
+    #[command(flatten)]
     pub(crate) length: Length,
     #[command(flatten)]
     pub(crate) compute: Compute,
@@ -65,6 +67,8 @@ pub(crate) struct Encode {
     pub(crate) input: Input,
     #[command(flatten)]
     pub(crate) model: ModelFlag,
+    #[command(flatten)]
+    pub(crate) accept: Accept,
     #[command(flatten)]
     pub(crate) length: Length,
 }
@@ -102,6 +106,11 @@ pub(crate) struct Info {
     /// Most tokens of a prompt, for which memory is counted.
     #[arg(long, value_name = "N", default_value_t = MAX_LENGTH, value_parser = positive)]
     pub(crate) max_length: usize,
+    /// Requests computed at one time, for which memory is counted.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub(crate) slots: usize,
+    #[command(flatten)]
+    pub(crate) compute: Compute,
 }
 
 /// Answer requests over HTTP.
@@ -128,9 +137,17 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) confidence: Confidence,
     #[command(flatten)]
+    pub(crate) accept: Accept,
+    #[command(flatten)]
     pub(crate) length: Length,
     #[command(flatten)]
     pub(crate) compute: Compute,
+    /// Requests computed at one time. Each has memory for a prompt of the greatest length.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
+    pub(crate) slots: usize,
+    /// Memory for states of earlier prompts, which spare later ones that begin alike; 0 for none.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    pub(crate) state_cache_bytes: usize,
     #[command(flatten)]
     pub(crate) limits: LimitFlags,
     /// Form of the log lines on standard error.
@@ -198,6 +215,24 @@ pub(crate) struct Length {
     pub(crate) over_length: OverLength,
 }
 
+/// Which requests are taken.
+#[derive(Debug, Args)]
+pub(crate) struct Accept {
+    /// Forms of questions that are taken: those that the documents of this family of servers describe, or all that the
+    /// release's own code answers, however many options a question has.
+    #[arg(long, value_enum, value_name = "FORMS", default_value_t)]
+    pub(crate) accept: Forms,
+    /// Most questions of a request [default: 1024].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_questions: Option<usize>,
+    /// Most options of a choice [default: 255].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_options: Option<usize>,
+    /// Most levels of a score [default: 10].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_levels: Option<usize>,
+}
+
 /// How numbers are computed.
 #[derive(Debug, Args)]
 pub(crate) struct Compute {
@@ -207,6 +242,9 @@ pub(crate) struct Compute {
     /// Precision of the activations: f32, or bf16, which is faster and rounds as the release's own code does on a GPU.
     #[arg(long, value_enum, value_name = "P", default_value_t)]
     pub(crate) precision: Precision,
+    /// Most memory to take, in bytes [default: what the system has available].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory_bytes: Option<u64>,
     /// Instruction set, for tests.
     #[arg(long, hide = true, value_name = "ISA", env = "DESCANT_ISA")]
     pub(crate) isa: Option<String>,
@@ -222,7 +260,7 @@ pub(crate) struct LimitFlags {
     /// Open connections; further clients wait.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub(crate) max_connections: usize,
-    /// Decisions in line or at work; further ones are told to come back (529).
+    /// Decisions that wait for a slot; further ones are told to come back (529).
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     pub(crate) max_waiting: usize,
     /// Seconds that the head of a request may take.
@@ -252,6 +290,15 @@ pub(crate) enum Confidence {
     Entropy,
     /// TypeSafe's margin (choice) and spread (score), unrounded.
     Typesafe,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Forms {
+    /// What clients can read back, with nothing dropped silently.
+    #[default]
+    Documented,
+    /// Whatever the release answers.
+    Release,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -318,6 +365,50 @@ mod tests {
     #[test]
     fn the_flags_fit_together() {
         Cli::command().debug_assert();
+    }
+
+    /// `docs/reference/cli.md`, from the help texts.
+    fn reference() -> String {
+        let mut out = String::from(
+            "# Command line\n\nWhat `descant help` says; made from it, and compared with it by the tests \
+             (`DESCANT_WRITE_DOCS=1 cargo test -p descant` writes it anew).\n",
+        );
+        let mut program = Cli::command().term_width(100);
+        program.build();
+        let mut section = |title: &str, help: &str| {
+            let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+            out.push_str(&format!(
+                "\n## {title}\n\n```text\n{}\n```\n",
+                lines.join("\n").trim()
+            ));
+        };
+        section("descant", &program.render_long_help().to_string());
+        for command in program
+            .get_subcommands_mut()
+            .filter(|command| command.get_name() != "help")
+        {
+            let title = format!("descant {}", command.get_name());
+            section(
+                &title,
+                &command
+                    .clone()
+                    .term_width(100)
+                    .render_long_help()
+                    .to_string(),
+            );
+        }
+        out
+    }
+
+    #[test]
+    fn the_reference_page_is_what_the_help_says() {
+        let page =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/cli.md");
+        let wanted = reference();
+        if std::env::var_os("DESCANT_WRITE_DOCS").is_some() {
+            std::fs::write(&page, &wanted).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&page).unwrap(), wanted);
     }
 
     #[test]

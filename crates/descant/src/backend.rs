@@ -1,163 +1,291 @@
 //! The devices: the only file that names them.
 //!
-//! The f64 reference stands in for a device: its numbers are right and it is slow, since it runs a prompt from its start
-//! for every piece.
+//! What a model takes is summed before it is loaded and compared with what the machine has, so that one that does not fit
+//! is refused at once, with the flags that would make it fit.
 
-use std::ops::Range;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
-use descant_decision::{Encoded, Logits};
-use descant_model::reference;
-use descant_model::{Backend, Capacity, Defect, Head, HeadRun, Saved, Segment, Slot};
-use descant_release::{HeadConfig, LoadError, ModelConfig, Release};
+use descant_cpu::{CpuBackend, CpuHead, Isa, LmHead, Options, Pool, Precision};
+use descant_engine::{BudgetFlag, BudgetItem, Settings, check_budget};
+use descant_model::{Backend, CHUNK_ROWS, Capacity, Head};
+use descant_release::{HeadConfig, ModelConfig, Outline, Part, Release};
 
-use crate::args::Compute;
+use crate::args::{self, Compute};
 use crate::failure::Failure;
 
+/// Prompt rows of a round; longer prompts are run in pieces.
+const ROWS: usize = 1024;
+/// Shortest prompt that a suggestion of a smaller `--max-length` leaves room for.
+const LENGTH_MIN: u64 = 1024;
+
+/// What a command wants room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Prompts and chats at work at one time.
+    pub(crate) slots: usize,
+    /// Most tokens of each.
+    pub(crate) length: usize,
+    /// Memory of the state cache.
+    pub(crate) cache_bytes: usize,
+    /// Whether `slots` and `cache_bytes` come from flags that the user can change.
+    pub(crate) is_server: bool,
+}
+
+/// A model on a device.
 pub(crate) struct Device {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) head: Option<Arc<dyn Head>>,
 }
 
+impl Room {
+    /// Room for one prompt after the other, of a command that keeps no states since most runs ask once.
+    pub(crate) fn for_one(length: usize) -> Room {
+        Room {
+            slots: 1,
+            length,
+            cache_bytes: 0,
+            is_server: false,
+        }
+    }
+
+    fn capacity(self) -> Capacity {
+        let positions = self.length.next_multiple_of(CHUNK_ROWS);
+        Capacity {
+            slots: self.slots,
+            positions,
+            rows: positions.min(ROWS) + self.slots,
+        }
+    }
+
+    fn flags(self) -> Vec<BudgetFlag> {
+        let flag = |name, value, least, step| BudgetFlag {
+            name,
+            value: value as u64,
+            least,
+            step,
+        };
+        let length = flag("--max-length", self.length, LENGTH_MIN, CHUNK_ROWS as u64);
+        match self.is_server {
+            true => vec![
+                flag("--state-cache-bytes", self.cache_bytes, 0, 1 << 20),
+                flag("--slots", self.slots, 1, 1),
+                length,
+            ],
+            false => vec![length],
+        }
+    }
+
+    /// The same room with other values of [`Room::flags`].
+    fn with(self, values: &[u64]) -> Room {
+        let value = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        match *values {
+            [cache_bytes, slots, length] => Room {
+                slots: value(slots),
+                length: value(length),
+                cache_bytes: value(cache_bytes),
+                ..self
+            },
+            [length] => Room {
+                length: value(length),
+                ..self
+            },
+            _ => self,
+        }
+    }
+}
+
+/// Loads a release's weights.
+///
+/// # Errors
+/// [`Failure::OverBudget`] before anything is read, [`Failure::Isa`], or what the loader says.
 pub(crate) fn load(
     release: &Arc<Release>,
-    _compute: &Compute,
-    positions: usize,
+    compute: &Compute,
+    room: Room,
+    settings: &Settings,
 ) -> Result<Device, Failure> {
-    let backend = Box::new(Judge {
-        release: Arc::clone(release),
-        slots: vec![vec![]; 2],
-        last: vec![],
-        positions,
-    });
-    let head = release.head().map(|_| {
-        Arc::new(JudgeHead {
-            release: Arc::clone(release),
-        }) as Arc<dyn Head>
-    });
-    Ok(Device { backend, head })
+    let threads = threads(compute);
+    let outline = release.outline();
+    check_room(&outline, compute, room, settings)?;
+    let isa = match &compute.isa {
+        Some(name) => Isa::named(name).map_err(Failure::Isa)?,
+        None => Isa::detect(),
+    };
+    let pool = Pool::with_isa(threads, isa);
+    let pool = pool.map_err(|source| Failure::Start {
+        what: "--threads",
+        source: source.into(),
+    })?;
+    let pool = Arc::new(pool);
+    let backend = CpuBackend::load(
+        Arc::clone(release),
+        options(compute, room),
+        Arc::clone(&pool),
+    )?;
+    let head = match release.head() {
+        Some(config) => Some(load_head(config, release, pool)?),
+        None => None,
+    };
+    // All that is needed was copied: the rows of the embeddings are read again as they are wanted.
+    release.discard_pages();
+    Ok(Device {
+        backend: Box::new(backend),
+        head,
+    })
 }
 
-/// Memory that a model takes once it is loaded.
-pub(crate) struct Memory {
-    pub(crate) items: Vec<(&'static str, usize)>,
+fn load_head(
+    config: &HeadConfig,
+    release: &Arc<Release>,
+    pool: Arc<Pool>,
+) -> Result<Arc<dyn Head>, Failure> {
+    let source = Arc::clone(release) as Arc<dyn descant_model::HeadWeights>;
+    Ok(Arc::new(CpuHead::load(config, source, pool)?))
 }
 
-impl Memory {
-    pub(crate) fn total(&self) -> usize {
-        self.items.iter().map(|(_, bytes)| bytes).sum()
+fn options(compute: &Compute, room: Room) -> Options {
+    let precision = match compute.precision {
+        args::Precision::Bf16 => Precision::Bf16,
+        args::Precision::F32 => Precision::F32,
+    };
+    Options {
+        precision,
+        capacity: room.capacity(),
+        lm_head: LmHead::Mapped,
     }
 }
 
+fn threads(compute: &Compute) -> usize {
+    compute
+        .threads
+        .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get))
+}
+
+/// What a model takes once it is loaded, item by item.
 pub(crate) fn memory(
-    _config: &ModelConfig,
-    _head: Option<&HeadConfig>,
-    _positions: usize,
-) -> Memory {
-    Memory { items: vec![] }
+    outline: &Outline,
+    compute: &Compute,
+    room: Room,
+    settings: &Settings,
+) -> Vec<BudgetItem> {
+    let Outline {
+        config, head, plan, ..
+    } = outline;
+    let options = options(compute, room);
+    let device = descant_cpu::memory(config, &options, threads(compute));
+    let mut items: Vec<BudgetItem> = device
+        .iter()
+        .map(|item| budget_item(item.name, item.bytes))
+        .collect();
+    let head_parameters: usize = plan
+        .part(Part::Head)
+        .map(|tensor| tensor.parameters())
+        .sum();
+    if head_parameters > 0 {
+        items.push(budget_item("head weights", 2 * head_parameters));
+    }
+    let settings = Settings {
+        cache_bytes: room.cache_bytes,
+        ..settings.clone()
+    };
+    let width = head.as_ref().map(|head| head.width);
+    let ModelConfig { hidden, vocab, .. } = *config;
+    items.extend(settings.budget(options.capacity, hidden, vocab, width));
+    items.retain(|item| item.bytes > 0);
+    items
 }
 
-struct Judge {
-    release: Arc<Release>,
-    slots: Vec<Vec<u32>>,
-    last: Vec<f32>,
-    positions: usize,
-}
-impl Backend for Judge {
-    fn config(&self) -> &ModelConfig {
-        self.release.config()
-    }
-    fn capacity(&self) -> Capacity {
-        Capacity {
-            slots: 2,
-            positions: self.positions,
-            rows: 1024,
-        }
-    }
-    fn reset(&mut self, slot: Slot) {
-        self.slots[slot.0].clear();
-    }
-    fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect> {
-        self.last.clear();
-        for s in round {
-            self.slots[s.slot.0].extend_from_slice(s.tokens);
-            let t = reference::Backbone::new(&self.release)
-                .run(&self.slots[s.slot.0])
-                .map_err(failed)?;
-            let w = self.release.config().hidden;
-            self.last
-                .extend(t.hidden[s.start * w..].iter().map(|x| *x as f32));
-        }
-        Ok(())
-    }
-    fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
-        let w = self.release.config().hidden;
-        out.copy_from_slice(&self.last[rows.start * w..rows.end * w]);
-        Ok(())
-    }
-    fn logits(&mut self, _: &[usize], _: &mut [f32]) -> Result<(), Defect> {
-        Err(Defect::Device {
-            message: "the reference gives no tokens".into(),
-        })
-    }
-    fn save(&mut self, _: Slot, _: usize) -> Result<Saved, Defect> {
-        Err(Defect::Device {
-            message: "no".into(),
-        })
-    }
-    fn load(&mut self, _: Slot, _: &[&Saved]) -> Result<(), Defect> {
-        Err(Defect::Device {
-            message: "no".into(),
-        })
-    }
-}
-struct JudgeHead {
-    release: Arc<Release>,
-}
-struct JudgeRun {
-    release: Arc<Release>,
-    encoded: Arc<Encoded>,
-    rows: Vec<f64>,
-}
-impl Head for JudgeHead {
-    fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
-        Box::new(JudgeRun {
-            release: Arc::clone(&self.release),
-            encoded,
-            rows: vec![],
-        })
-    }
-}
-impl HeadRun for JudgeRun {
-    fn absorb(&mut self, _: usize, hidden: &[f32]) -> Result<(), Defect> {
-        self.rows.extend(hidden.iter().map(|x| f64::from(*x)));
-        Ok(())
-    }
-    fn memory(&self, _: Range<usize>) -> Vec<f32> {
-        vec![]
-    }
-    fn preload(&mut self, _: usize, _: &[f32]) {}
-    fn finish(self: Box<Self>) -> Result<Logits, Defect> {
-        let l = reference::Head::new(
-            self.release
-                .head()
-                .expect("only a release with a head makes one"),
-            &*self.release,
-        )
-        .logits(&self.encoded, &self.rows)
-        .map_err(failed)?;
-        Ok(l.into_iter()
-            .map(|v| v.into_iter().map(|x| x as f32).collect())
-            .collect())
+fn budget_item(name: &str, bytes: usize) -> BudgetItem {
+    BudgetItem {
+        name: name.to_owned(),
+        bytes: bytes as u64,
     }
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the shape that map_err wants"
-)]
-fn failed(error: LoadError) -> Defect {
-    Defect::Device {
-        message: error.to_string(),
+fn check_room(
+    outline: &Outline,
+    compute: &Compute,
+    room: Room,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let Some(limit) = compute.memory_bytes.or_else(available_bytes) else {
+        return Ok(());
+    };
+    let items = |values: &[u64]| memory(outline, compute, room.with(values), settings);
+    match check_budget(&room.flags(), limit, items) {
+        Ok(_) => Ok(()),
+        Err(over) => Err(Failure::OverBudget(over)),
+    }
+}
+
+/// Memory that the system can still give, in bytes; none where it does not say.
+fn available_bytes() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let system = read("/proc/meminfo").and_then(|text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim()
+            .strip_suffix("kB")?
+            .trim()
+            .parse::<u64>()
+            .ok()
+            .map(|kib| kib * 1024)
+    });
+    // A container may have less; files that are cached count as used there but are given back.
+    let of_group = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
+    match (system, of_group) {
+        (Some(system), Some(group)) => Some(system.min(group)),
+        (system, group) => system.or(group),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_is_cut_at_chunks_and_leaves_a_row_for_every_slot() {
+        let room = Room {
+            slots: 4,
+            length: 1000,
+            cache_bytes: 0,
+            is_server: true,
+        };
+        assert_eq!(
+            room.capacity(),
+            Capacity {
+                slots: 4,
+                positions: 1024,
+                rows: 1028
+            }
+        );
+        let one = Room::for_one(2);
+        assert_eq!(
+            one.capacity(),
+            Capacity {
+                slots: 1,
+                positions: 64,
+                rows: 65
+            }
+        );
+    }
+
+    #[test]
+    fn advice_changes_what_its_flags_say() {
+        for room in [
+            Room::for_one(5000),
+            Room {
+                is_server: true,
+                ..Room::for_one(5000)
+            },
+        ] {
+            let values: Vec<u64> = room.flags().iter().map(|flag| flag.value).collect();
+            assert_eq!(room.with(&values), room);
+            let smaller: Vec<u64> = room.flags().iter().map(|flag| flag.least).collect();
+            assert_eq!(room.with(&smaller).length, 1024);
+        }
     }
 }

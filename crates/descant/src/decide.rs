@@ -5,6 +5,7 @@ use descant_engine::{Handle, JobOptions};
 use descant_server::{Asking, Refused, Reply};
 
 use crate::args::{Decide, Input};
+use crate::backend::Room;
 use crate::failure::Failure;
 use crate::input::{Line, REQUEST_BYTES_MAX, Source};
 use crate::load::{self, Loaded};
@@ -18,11 +19,16 @@ pub(crate) fn run(args: &Decide) -> Result<(), Failure> {
     let desk = load::desk(
         load::any_name(&place),
         tokenizer,
-        &args.length,
+        (&args.accept, &args.length),
         args.confidence.into(),
     );
     let settings = load::settings_alone();
-    let loaded = Loaded::new(release, &args.compute, args.length.max_length, &settings)?;
+    let loaded = Loaded::new(
+        release,
+        &args.compute,
+        Room::for_one(args.length.max_length),
+        &settings,
+    )?;
     let engine = loaded.engine.handle();
     let done = each(&args.input, |body| {
         let asking = desk.read(body)?;

@@ -15,7 +15,7 @@ pub(crate) fn run(args: &Encode) -> Result<(), Failure> {
     let desk = load::desk(
         load::any_name(&place),
         tokenizer,
-        &args.length,
+        (&args.accept, &args.length),
         Confidence::Auto,
     );
     each(&args.input, |body| {

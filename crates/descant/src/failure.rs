@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use descant_cpu::IsaMissing;
 use descant_decision::printable;
-use descant_engine::{EngineError, SettingsError};
+use descant_engine::{EngineError, OverBudget, SettingsError};
 use descant_release::{HeadMissing, LoadError};
 use descant_server::Refused;
 
@@ -28,6 +29,8 @@ pub(crate) enum Failure {
     Input { name: String, source: io::Error },
     /// A request has more bytes than are read.
     InputTooBig { name: String, allowed_bytes: usize },
+    /// The instruction set of `--isa` is not to be had.
+    Isa(IsaMissing),
     /// Some lines of `--jsonl` were refused; each said why in its place.
     Lines { refused: usize, all: usize },
     /// The release cannot be used.
@@ -40,6 +43,8 @@ pub(crate) enum Failure {
     Output { source: io::Error },
     /// Nobody reads the output any more; no fault, but nothing is left to do.
     OutputClosed,
+    /// The model does not fit into memory.
+    OverBudget(OverBudget),
     /// The request is refused.
     Refused { name: String, refused: Refused },
     /// A setting of the engine cannot be.
@@ -99,7 +104,9 @@ impl fmt::Display for Failure {
             Failure::LogFilter { found, fault } => {
                 write!(f, "--log {}: {fault}", printable(found))
             }
+            Failure::Isa(missing) => write!(f, "--isa: {missing}"),
             Failure::NoHead(missing) => missing.fmt(f),
+            Failure::OverBudget(over) => write!(f, "not enough memory: {over}"),
             Failure::Output { source } => write!(f, "standard output: {source}"),
             Failure::OutputClosed => f.write_str("standard output was closed"),
             Failure::Refused { name, refused } => match refused {
@@ -122,7 +129,9 @@ impl Error for Failure {
             | Failure::Write { source, .. } => Some(source),
             Failure::Engine(error) => Some(error),
             Failure::Load(error) => Some(error),
+            Failure::Isa(missing) => Some(missing),
             Failure::NoHead(missing) => Some(missing),
+            Failure::OverBudget(over) => Some(over),
             Failure::Refused { refused, .. } => Some(refused),
             Failure::Settings(error) => Some(error),
             Failure::Start { source, .. } => Some(&**source),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use descant_engine::{HiddenStream, JobOptions};
 
 use crate::args::Hidden;
+use crate::backend::Room;
 use crate::failure::Failure;
 use crate::input;
 use crate::load::{self, Loaded};
@@ -20,7 +21,12 @@ pub(crate) fn run(args: &Hidden) -> Result<(), Failure> {
     let hidden = release.config().hidden;
     let ids = input::token_ids(&args.ids, release.config().vocab)?;
     let shape = [ids.len(), hidden];
-    let loaded = Loaded::new(release, &args.compute, ids.len(), &load::settings_alone())?;
+    let loaded = Loaded::new(
+        release,
+        &args.compute,
+        Room::for_one(ids.len()),
+        &load::settings_alone(),
+    )?;
     let piece_rows = args.piece.unwrap_or(PIECE_ROWS);
     let rows = loaded
         .engine

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use descant_decision::Value;
 use descant_decision::json::{Object, to_json_pretty};
+use descant_engine::{BudgetItem, budget_total};
 use descant_release::{
     HeadConfig, LayerKind, LoadPlan, ModelConfig, Outline, Part, PartSize, Release,
 };
 
 use crate::args::Info;
-use crate::backend::{self, Memory};
+use crate::backend::{self, Room};
 use crate::embedded;
 use crate::failure::Failure;
 use crate::load::{self, Place};
@@ -24,7 +25,7 @@ struct Report {
     parts: Vec<PartRow>,
     /// Why the weights could not be looked at; the parts are then as the configs ask for them.
     weights_fault: Option<String>,
-    memory: Memory,
+    memory: Vec<BudgetItem>,
     max_length: usize,
 }
 
@@ -49,6 +50,11 @@ pub(crate) fn run(args: &Info) -> Result<(), Failure> {
 fn report(args: &Info) -> Result<Report, Failure> {
     let place = load::place(args.model.model.as_deref())?;
     let (outline, found) = look(&place, args.model.clef.clef.as_deref())?;
+    let room = Room {
+        slots: args.slots,
+        ..Room::for_one(args.max_length)
+    };
+    let memory = backend::memory(&outline, &args.compute, room, &load::settings_alone());
     let Outline {
         config, head, plan, ..
     } = outline;
@@ -58,7 +64,7 @@ fn report(args: &Info) -> Result<Report, Failure> {
     };
     Ok(Report {
         place: place.to_string(),
-        memory: backend::memory(&config, head.as_ref(), args.max_length),
+        memory,
         parts,
         weights_fault,
         config,
@@ -182,7 +188,7 @@ impl Report {
                 part.name,
                 part.tensors,
                 grouped(part.parameters),
-                size(part.weights_bytes),
+                size(part.weights_bytes as u64),
                 part.dtypes
             ));
         }
@@ -194,13 +200,13 @@ impl Report {
             "  in memory, for prompts of up to {} tokens",
             self.max_length
         ));
-        for (name, bytes) in &self.memory.items {
+        for BudgetItem { name, bytes } in &self.memory {
             push(format!("  {name:<42}{:>12}", size(*bytes)));
         }
         push(format!(
             "  {:<42}{:>12}",
             "all together",
-            size(self.memory.total())
+            size(budget_total(&self.memory))
         ));
         out
     }
@@ -249,9 +255,8 @@ impl Report {
         };
         let memory = self
             .memory
-            .items
             .iter()
-            .map(|(name, bytes)| (*name, *bytes));
+            .map(|item| (item.name.as_str(), item.bytes));
         Object::new()
             .with("place", self.place.as_str())
             .with("family", "qwen3_5")
@@ -267,7 +272,7 @@ impl Report {
             .with("weights_fault", self.weights_fault.clone())
             .with("max_length", self.max_length)
             .with("memory_bytes", memory.collect::<Object>())
-            .with("memory_bytes_total", self.memory.total())
+            .with("memory_bytes_total", budget_total(&self.memory))
             .into()
     }
 }
@@ -282,7 +287,7 @@ fn head_value(head: &HeadConfig) -> Object {
 }
 
 /// A number of bytes in the largest unit that leaves a digit before the point.
-fn size(bytes: usize) -> String {
+fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if bytes < 1000 {
         return format!("{bytes} B");

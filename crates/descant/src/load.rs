@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use descant_decision::{Budget, OverLength, Profile};
+use descant_decision::{Budget, Limits, OverLength, Profile};
 use descant_engine::{Engine, Settings, StartError};
 use descant_release::hub::{Hub, HubError, HubName, HubSettings, ModelPlace};
 use descant_release::{LoadError, ModelConfig, Outline, Release, Tokenizer};
 use descant_server::{Confidence, Desk, Names, Size};
 
-use crate::args::{self, Compute, Length};
-use crate::backend::{self, Device};
+use crate::args::{self, Accept, Compute, Length};
+use crate::backend::{self, Device, Room};
 use crate::embedded;
 use crate::failure::Failure;
 use crate::progress::Bars;
@@ -125,15 +125,15 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the weights and starts an engine for prompts of up to `positions` tokens.
+    /// Loads the weights and starts an engine.
     pub(crate) fn new(
         release: Release,
         compute: &Compute,
-        positions: usize,
+        room: Room,
         settings: &Settings,
     ) -> Result<Loaded, Failure> {
         let release = Arc::new(release);
-        let Device { backend, head } = backend::load(&release, compute, positions)?;
+        let Device { backend, head } = backend::load(&release, compute, room, settings)?;
         match Engine::start(backend, head, settings) {
             Ok(engine) => Ok(Loaded { release, engine }),
             Err(StartError::Settings(error)) => Err(Failure::Settings(error)),
@@ -186,7 +186,7 @@ pub(crate) fn any_name(place: &Place) -> Names {
 pub(crate) fn desk(
     names: Names,
     tokenizer: Tokenizer,
-    length: &Length,
+    (accept, length): (&Accept, &Length),
     confidence: Confidence,
 ) -> Desk {
     let over_length = match length.over_length {
@@ -197,7 +197,20 @@ pub(crate) fn desk(
         max_length: length.max_length,
         over_length,
     };
-    Desk::new(names, Arc::new(tokenizer), budget, confidence)
+    Desk::new(names, Arc::new(tokenizer), budget, confidence).with_limits(limits(accept))
+}
+
+fn limits(accept: &Accept) -> Limits {
+    let of_forms = match accept.accept {
+        args::Forms::Documented => Limits::default(),
+        args::Forms::Release => Limits::release(),
+    };
+    Limits {
+        levels_max: accept.max_levels.unwrap_or(of_forms.levels_max),
+        options_max: accept.max_options.unwrap_or(of_forms.options_max),
+        questions_max: accept.max_questions.unwrap_or(of_forms.questions_max),
+        ..of_forms
+    }
 }
 
 /// One sentence about a model, for listings.

@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{LimitFlags, Serve};
+use crate::backend::Room;
 use crate::failure::Failure;
 use crate::load::{self, Loaded};
 use crate::log;
@@ -41,12 +42,18 @@ fn setup(args: Serve) -> Result<(Setup, Engine), Failure> {
         .map(|missing| missing.to_string());
     let names = load::names(&place, release.config(), args.served_name, args.any_model);
     let tokenizer = release.tokenizer()?;
+    let room = Room {
+        slots: args.slots,
+        length: args.length.max_length,
+        cache_bytes: args.state_cache_bytes,
+        is_server: true,
+    };
     let settings = Settings {
         queue_max: args.limits.max_waiting,
+        cache_bytes: room.cache_bytes,
         ..Settings::default()
     };
-    let Loaded { release, engine } =
-        Loaded::new(release, &args.compute, args.length.max_length, &settings)?;
+    let Loaded { release, engine } = Loaded::new(release, &args.compute, room, &settings)?;
     tracing::info!(model = names.served(), place = %place, "loaded");
     if let Some(missing) = &no_head {
         tracing::warn!(missing, "decisions will be refused");
@@ -57,7 +64,12 @@ fn setup(args: Serve) -> Result<(Setup, Engine), Failure> {
         loaded: SystemTime::now(),
     };
     let setup = Setup {
-        desk: load::desk(names, tokenizer, &args.length, args.confidence.into()),
+        desk: load::desk(
+            names,
+            tokenizer,
+            (&args.accept, &args.length),
+            args.confidence.into(),
+        ),
         engine: engine.handle(),
         card,
         limits: limits(&args.limits),

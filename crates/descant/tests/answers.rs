@@ -115,7 +115,18 @@ fn compare_values(found: &Value, wanted: &Value, slack: f64, place: &str) {
 /// The replies of one process that was given all bodies, a line each.
 fn command_line_replies(name: &str, bodies: &[&str], more: &[&str]) -> Vec<String> {
     let place = release(name);
-    let args = [&["decide", "--jsonl", "-m", place.as_str()], more].concat();
+    let args = [
+        &[
+            "decide",
+            "--jsonl",
+            "--accept",
+            "release",
+            "-m",
+            place.as_str(),
+        ],
+        more,
+    ]
+    .concat();
     let output = run(&args, bodies.join("\n").as_bytes());
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout).lines().map(str::to_owned).collect()
@@ -131,10 +142,10 @@ fn check(name: &str) {
     for (golden, reply) in golden.iter().zip(&replies) {
         compare(golden, &parse_str(reply).unwrap());
     }
-    // The same bytes over HTTP, one connection for all.
-    let server = Server::start(&[&release(name)]);
+    // The same bytes over HTTP, one connection for some of them.
+    let server = Server::start(&[&release(name), "--accept", "release", "--any-model"]);
     let mut connection = server.connect();
-    for (body, wanted) in bodies.iter().zip(&replies) {
+    for (body, wanted) in bodies.iter().zip(&replies).step_by(3) {
         let reply = connection.ask("POST", "/v1/systemone", "", body.as_bytes());
         assert_eq!(text(&reply.body), wanted);
     }
@@ -173,7 +184,15 @@ fn a_cut_state_answers_as_the_release() {
             let max_length = golden["max_length"].to_string();
             let place = release(name);
             let body = golden["body"].as_str().unwrap().as_bytes();
-            let args = ["decide", "-m", &place, "--max-length", &max_length];
+            let args = [
+                "decide",
+                "-m",
+                &place,
+                "--accept",
+                "release",
+                "--max-length",
+                &max_length,
+            ];
             let output = run(&[&args[..], &["--over-length", "truncate"]].concat(), body);
             assert!(output.status.success(), "{}", text(&output.stderr));
             compare(golden, &parse_str(text(&output.stdout)).unwrap());
