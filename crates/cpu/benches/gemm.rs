@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Seeded, hash, machine_peak, measure};
-use descant_cpu::{Linear, Pool};
+use descant_cpu::Linear;
 use descant_release::{Dtype, Tensor};
 
 fn main() {

@@ -7,6 +7,7 @@
 //! ```text
 //! arch/     instructions, memory, threads; all `unsafe`        ops/      norms, rope, softmax, conv, attention, delta rule
 //! linear    packed weights and their product with rows          backend/  a `Backend`: slots, rounds, snapshots
+//! head/     a `Head`: memory, spans, evidence and decoder layers, scores
 //! ```
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
 //! The backbone against the reference's own hidden rows, and against itself on bits.
+#![allow(clippy::unwrap_used, reason = "what cannot be set up fails its test")]
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ const HIDDEN: Band =
     Band::absolute(1e-3, "f32 sums in another order, through all layers").with_mean(2e-5);
 /// Logits are sums of H products of hidden rows with weights below 1.
 const LOGITS: Band =
-    Band::absolute(1e-2, "hidden rows off by 2e-5 on average, times H weights").with_mean(1e-3);
+    Band::absolute(2e-3, "hidden rows off by 2e-5 on average, times H weights").with_mean(5e-4);
 
 struct Golden {
     name: &'static str,

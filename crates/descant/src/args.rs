@@ -1,10 +1,14 @@
 //! The flags. Each is one item: its name, what it does, its default; `descant help` prints them from here.
 
+mod many;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use many::{Batch, Compare, Eval, Shard};
 
 /// Answers typed questions about a state with a Clef decision model.
 ///
@@ -24,8 +28,11 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Batch(Batch),
+    Compare(Compare),
     Decide(Decide),
     Encode(Encode),
+    Eval(Eval),
     Hidden(Hidden),
     Info(Info),
     Serve(Serve),

@@ -16,6 +16,8 @@ use descant_server::Refused;
 /// What went wrong, with what is needed to do something about it.
 #[derive(Debug)]
 pub(crate) enum Failure {
+    /// Two sides of a comparison are further apart than allowed.
+    Apart { past: Vec<String> },
     /// The address cannot be listened on.
     Bind {
         address: SocketAddr,
@@ -23,6 +25,8 @@ pub(crate) enum Failure {
     },
     /// The engine gave up; the request was read and is not to blame.
     Engine(EngineError),
+    /// A file of records, replies or results cannot be read or written.
+    File { file: PathBuf, source: io::Error },
     /// The file of `--ids` holds something else than token ids.
     Ids { file: PathBuf, fault: String },
     /// A request could not be read.
@@ -45,8 +49,22 @@ pub(crate) enum Failure {
     OutputClosed,
     /// The model does not fit into memory.
     OverBudget(OverBudget),
+    /// A line of a file of records, or what was said about it, is wrong.
+    Record {
+        file: PathBuf,
+        line: usize,
+        fault: String,
+    },
     /// The request is refused.
     Refused { name: String, refused: Refused },
+    /// A file cannot be continued by this run.
+    Resume { file: PathBuf, fault: &'static str },
+    /// A server of a comparison gives no answer.
+    Server {
+        url: String,
+        line: usize,
+        fault: String,
+    },
     /// A setting of the engine cannot be.
     Settings(SettingsError),
     /// The program could not be started.
@@ -79,10 +97,12 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Failure::Apart { past } => f.write_str(&past.join("; ")),
             Failure::Bind { address, source } => {
                 write!(f, "cannot listen on {address} (--host, --port): {source}")
             }
             Failure::Engine(error) => error.fmt(f),
+            Failure::File { file, source } => write!(f, "{}: {source}", file.display()),
             Failure::Ids { file, fault } => write!(f, "--ids {}: {fault}", file.display()),
             Failure::Input { name, source } => write!(f, "{name}: {source}"),
             Failure::InputTooBig {
@@ -113,6 +133,13 @@ impl fmt::Display for Failure {
                 Refused::Defect { message } => write!(f, "{name}: {message}"),
                 _ => write!(f, "{name}: {refused}"),
             },
+            Failure::Record { file, line, fault } => {
+                write!(f, "{}: line {line}: {}", file.display(), printable(fault))
+            }
+            Failure::Resume { file, fault } => write!(f, "{}: {fault}", file.display()),
+            Failure::Server { url, line, fault } => {
+                write!(f, "{url}: the record in line {line}: {}", printable(fault))
+            }
             Failure::Settings(error) => error.fmt(f),
             Failure::Start { what, source } => write!(f, "{what}: {source}"),
             Failure::Write { file, source } => write!(f, "--out {}: {source}", file.display()),
@@ -124,6 +151,7 @@ impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Failure::Bind { source, .. }
+            | Failure::File { source, .. }
             | Failure::Input { source, .. }
             | Failure::Output { source }
             | Failure::Write { source, .. } => Some(source),
@@ -135,7 +163,11 @@ impl Error for Failure {
             Failure::Refused { refused, .. } => Some(refused),
             Failure::Settings(error) => Some(error),
             Failure::Start { source, .. } => Some(&**source),
-            Failure::Ids { .. }
+            Failure::Apart { .. }
+            | Failure::Ids { .. }
+            | Failure::Record { .. }
+            | Failure::Resume { .. }
+            | Failure::Server { .. }
             | Failure::InputTooBig { .. }
             | Failure::Lines { .. }
             | Failure::LogFilter { .. }

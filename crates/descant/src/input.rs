@@ -24,7 +24,7 @@ pub(crate) enum Line {
 }
 
 impl Source {
-    /// Opens a file, or standard input for `-`.
+    /// Opens a file, or standard input for `-`. A file whose name ends in `.gz` is decompressed.
     pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
         if path == Path::new("-") {
             let stdin = io::stdin();
@@ -38,6 +38,10 @@ impl Source {
         }
         let name = path.display().to_string();
         match open_regular(path) {
+            Ok(file) if path.extension().is_some_and(|kind| kind == "gz") => Ok(Source {
+                reader: Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file))),
+                name,
+            }),
             Ok(file) => Ok(Source {
                 reader: Box::new(BufReader::new(file)),
                 name,

@@ -6,6 +6,9 @@
 //! hidden  token ids ─► engine ─► hidden rows                  the backbone only
 //! info    config files and headers ─► sizes
 //! serve   the same as decide, over HTTP
+//! batch   a file of requests ─► several at work ─► a file of replies, continued after a kill
+//! eval    the same, against labels ─► figures
+//! compare the same by two models, servers or files ─► how far apart they are
 //! ```
 //!
 //! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 refused or failed, 2 wrong
@@ -14,18 +17,25 @@
 
 mod args;
 mod backend;
+mod batch;
+mod compare;
 mod decide;
 mod embedded;
 mod encode;
+mod eval;
 mod failure;
 mod hidden;
 mod info;
 mod input;
+mod journal;
 mod load;
 mod log;
+mod meter;
 mod output;
 mod progress;
+mod reading;
 mod serve;
+mod several;
 
 use std::process::ExitCode;
 
@@ -35,8 +45,11 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Batch(args) => batch::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Decide(args) => decide::run(&args),
         Command::Encode(args) => encode::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Hidden(args) => hidden::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Serve(args) => serve::run(args),

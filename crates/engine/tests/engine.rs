@@ -167,6 +167,21 @@ fn decisions_on_one_state_run_it_once() {
 }
 
 #[test]
+fn a_record_that_comes_again_runs_its_schema_again() {
+    let house = house(&Settings::default());
+    let handle = house.engine.handle();
+    // The head needs the hidden rows from row 150 on, so the snapshot stands at 128.
+    let record = Arc::new(fake_record(tokens(500, 1), 150));
+    let decided = || {
+        let ticket = handle.decide(Arc::clone(&record), &JobOptions::default());
+        ticket.unwrap().wait().unwrap()
+    };
+    let (cold, hit) = (decided(), decided());
+    assert_eq!((cold.cached_rows, hit.cached_rows), (0, 128));
+    assert_eq!(cold.logits, hit.logits);
+}
+
+#[test]
 fn a_ticket_is_a_future() {
     let house = house(&Settings::default());
     let handle = house.engine.handle();

@@ -34,13 +34,15 @@ pub(crate) fn read_backbone(source: &Source, faults: &mut Vec<LoadError>) -> Opt
         false => Some(None),
     };
     let (mut config, generation) = (config?, generation?);
+    let mut eos_file = CONFIG;
     if let Some(eos) = generation {
         config.config.eos = eos;
+        eos_file = GENERATION_CONFIG;
     }
     let vocab = config.config.vocab;
     if let Some(id) = config.config.eos.iter().find(|id| **id as usize >= vocab) {
         faults.push(LoadError::Field {
-            file: source.path(GENERATION_CONFIG),
+            file: source.path(eos_file),
             field: "eos_token_id".to_owned(),
             found: id.to_string(),
             wanted: format!("an id below vocab_size, {vocab}"),
@@ -132,13 +134,11 @@ fn check_fixed(text: &Fields<'_>) {
 
 /// `compressed-tensors` may mean plain bf16 weights; whether they are packed shows in their names.
 fn check_quantisation(fields: &Fields<'_>) {
-    if let Some(quantisation) = fields.inner_if_present("quantization_config") {
-        if quantisation.value("quant_method") != Some(&json!("compressed-tensors")) {
-            quantisation.fault(
-                "quant_method",
-                "\"compressed-tensors\" with plain weights, or no quantization_config",
-            );
-        }
+    if let Some(quantisation) = fields.inner_if_present("quantization_config")
+        && quantisation.value("quant_method") != Some(&json!("compressed-tensors"))
+    {
+        let wanted = "\"compressed-tensors\" with plain weights, or no quantization_config";
+        quantisation.fault("quant_method", wanted);
     }
     if fields.value("quantization").is_some() {
         fields.fault(

@@ -123,14 +123,11 @@ impl Index {
         if !self.shards.contains_key(&shard) && self.shards.len() == SHARDS_MAX {
             return Err(format!("there are more than {SHARDS_MAX} shards"));
         }
-        self.shards
-            .entry(shard.clone())
-            .or_default()
-            .push(tensor.clone());
-        match self.places.insert(tensor.clone(), shard) {
-            Some(_) => Err(format!("{tensor:?} stands twice in weight_map")),
-            None => Ok(()),
+        if self.places.insert(tensor.clone(), shard.clone()).is_some() {
+            return Err(format!("{tensor:?} stands twice in weight_map"));
         }
+        self.shards.entry(shard).or_default().push(tensor);
+        Ok(())
     }
 }
 

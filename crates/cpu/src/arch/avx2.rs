@@ -56,6 +56,12 @@ impl Simd for Avx2 {
     const PAIR_PANELS: [usize; 7] = [0, 4, 2, 1, 1, 0, 0];
 
     #[inline(always)]
+    fn prefetch(at: *const f32) {
+        // SAFETY: every x86-64 machine has the instruction; it reads nothing and takes any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn load_raw(self, from: *const f32) -> F {
         // SAFETY: AVX exists (see `detect`); the caller gives sixteen readable f32, of which these are 0..8 and 8..16.
         unsafe { F(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
@@ -98,7 +104,6 @@ impl Simd for Avx2 {
         fn sub(a: F, b: F) -> F = F(_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1));
         fn mul(a: F, b: F) -> F = F(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
         fn div(a: F, b: F) -> F = F(_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1));
-        fn sqrt(a: F) -> F = F(_mm256_sqrt_ps(a.0), _mm256_sqrt_ps(a.1));
         fn fma(a: F, b: F, c: F) -> F = F(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
         fn fnma(a: F, b: F, c: F) -> F = F(_mm256_fnmadd_ps(a.0, b.0, c.0), _mm256_fnmadd_ps(a.1, b.1, c.1));
         fn max(a: F, b: F) -> F = F(_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1));

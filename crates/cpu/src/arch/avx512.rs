@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::isa::Kernel;
 use super::simd::{LANES, Simd};
-use super::tile::{Fill, Pairs};
+use super::tile::{DotsProduct, Fill, Pairs};
 
 /// Proof of AVX-512 F, BW, DQ and VL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +45,14 @@ impl Avx512Bf16 {
         is_x86_feature_detected!("avx512bf16").then_some(Avx512Bf16(base))
     }
 
-    /// Runs a closure compiled for these instructions.
-    pub(super) fn call_dots(self, run: impl FnOnce()) {
+    /// Runs a product by the bf16 dot product, compiled for these instructions.
+    pub(super) fn call_dots(self, product: DotsProduct<'_>) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-        fn compiled(run: impl FnOnce()) {
-            run();
+        fn compiled(product: DotsProduct<'_>) {
+            product.run();
         }
         // SAFETY: only `detect` makes an `Avx512Bf16`, so all these instructions exist.
-        unsafe { compiled(run) };
+        unsafe { compiled(product) };
     }
 
     /// The proof of the rest.
@@ -78,6 +78,12 @@ impl Simd for Avx512 {
     // Thirty-two registers: at most twenty-four sums, four weights, one activation.
     const PANELS: [usize; 7] = [0, 4, 4, 4, 4, 4, 4];
     const PAIR_PANELS: [usize; 7] = [0, 4, 4, 4, 4, 4, 4];
+
+    #[inline(always)]
+    fn prefetch(at: *const f32) {
+        // SAFETY: every x86-64 machine has the instruction; it reads nothing and takes any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
 
     #[inline(always)]
     unsafe fn load_raw(self, from: *const f32) -> __m512 {
@@ -122,7 +128,6 @@ impl Simd for Avx512 {
         fn sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
         fn mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
         fn div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
-        fn sqrt(a: __m512) -> __m512 = _mm512_sqrt_ps(a);
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
         fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fnmadd_ps(a, b, c);
         fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
@@ -155,6 +160,12 @@ impl Fill for Dots<'_> {
     const PANELS: [usize; 7] = [0, 4, 4, 4, 4, 4, 4];
 
     #[inline(always)]
+    fn prefetch(at: *const f32) {
+        // SAFETY: every x86-64 machine has the instruction; it reads nothing and takes any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn fill<const R: usize, const C: usize>(
         &self,
         left: *const f32,
@@ -174,21 +185,29 @@ impl Fill for Dots<'_> {
                     }
                 }
             }
+            // Wrapping offsets, as in `Chains`.
+            let mut rows = [left; R];
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = left.wrapping_add(r.wrapping_mul(self.row_stride));
+            }
+            let mut at = 0usize;
             for step in 0..self.steps {
                 let mut weights = [_mm512_setzero_si512(); C];
                 for (c, weights) in weights.iter_mut().enumerate() {
-                    let at = (panel + c) * self.pairs.panel_stride + step * LANES;
-                    *weights = _mm512_loadu_si512(self.pairs.data.as_ptr().add(at).cast());
+                    let from = panel.wrapping_add(c).wrapping_mul(self.pairs.panel_stride);
+                    let from = from.wrapping_add(step.wrapping_mul(LANES));
+                    *weights =
+                        _mm512_loadu_si512(self.pairs.data.as_ptr().wrapping_add(from).cast());
                 }
-                for (r, row) in sums.iter_mut().enumerate() {
-                    let pair =
-                        _mm512_set1_ps(*left.add(r * self.row_stride + step * self.k_stride));
+                for (row, sums) in rows.iter().zip(&mut sums) {
+                    let pair = _mm512_set1_ps(*row.wrapping_add(at));
                     let pair = std::mem::transmute::<__m512, __m512bh>(pair);
-                    for (sum, weights) in row.iter_mut().zip(&weights) {
+                    for (sum, weights) in sums.iter_mut().zip(&weights) {
                         let weights = std::mem::transmute::<__m512i, __m512bh>(*weights);
                         *sum = _mm512_dpbf16_ps(*sum, pair, weights);
                     }
                 }
+                at = at.wrapping_add(self.k_stride);
             }
             for (r, row) in sums.iter().enumerate() {
                 for (c, sum) in row.iter().enumerate() {

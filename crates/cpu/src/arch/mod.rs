@@ -22,11 +22,12 @@ mod split;
 mod tile;
 
 pub use isa::{Isa, IsaMissing};
-pub use memory::{Arena, Block, Plain};
+pub use memory::{Arena, Block};
 pub use pool::Pool;
 pub use tile::{MULTIPLY_ADDS_A_ROUND, multiply_adds};
 
 pub(crate) use isa::{Kernel, kernel};
+pub(crate) use memory::Plain;
 pub(crate) use scratch::with_scratch;
 pub(crate) use simd::{LANES, Simd};
 pub(crate) use split::{Chunks, Picks, Tile, Tiles};

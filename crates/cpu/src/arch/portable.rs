@@ -70,11 +70,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn sqrt(self, a: Self::F) -> Self::F {
-        a.map(f32::sqrt)
-    }
-
-    #[inline(always)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }

@@ -1,6 +1,6 @@
 //! Sixteen f32 at a time: the operations that every instruction set gives, with the same bits.
 //!
-//! All of them are IEEE operations rounded to nearest even (fused multiply-add, division and square root included), bit
+//! All of them are IEEE operations rounded to nearest even (fused multiply-add, division included), bit
 //! operations, or comparisons with a stated answer for NaN. Sums across the lanes have one order, [`Simd::sum`].
 
 /// Lanes of a vector.
@@ -16,6 +16,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const PANELS: [usize; 7];
     /// The same where the right operand is pairs, whose widening takes registers too.
     const PAIR_PANELS: [usize; 7];
+
+    /// Asks for the cache line of a place; any place will do.
+    #[inline(always)]
+    fn prefetch(_: *const f32) {}
 
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::F;
@@ -46,8 +50,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a / b`.
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `√a`.
-    fn sqrt(self, a: Self::F) -> Self::F;
     /// `a · b + c`, rounded once.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// `c − a · b`, rounded once.
@@ -68,6 +70,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The bits.
     fn to_bits(self, a: Self::F) -> Self::I;
     /// The value of the bits.
+    #[allow(
+        clippy::wrong_self_convention,
+        reason = "`self` is the instruction set, not the value"
+    )]
     fn from_bits(self, a: Self::I) -> Self::F;
     /// All lanes `x`.
     fn splat_int(self, x: i32) -> Self::I;

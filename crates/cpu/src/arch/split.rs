@@ -345,6 +345,7 @@ impl<A: Split, B: Split, C: Split> Split for (A, B, C) {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "small whole numbers are exact")]
 mod tests {
     use super::*;
 
@@ -371,7 +372,6 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "overlap")]
-    #[expect(clippy::single_range_in_vec_init, reason = "two ranges are meant")]
     fn row_ranges_do_not_overlap() {
         Tiles::new(&mut [0.0f32; 8], 2, &[0..2, 1..3], 2);
     }

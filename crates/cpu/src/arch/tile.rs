@@ -254,16 +254,12 @@ unsafe fn product(isa: Isa, k: usize, left: Left<'_>, right: LinearRight<'_>, su
         }),
         LinearRight::Dots(right) => match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16(isa) => {
-                let dots = Dots {
-                    pairs: right,
-                    steps,
-                    row_stride: left.row_stride,
-                    k_stride: left.k_stride,
-                };
-                // SAFETY: the extents of both operands were checked above; those of the sums are the caller's promise.
-                isa.call_dots(|| unsafe { walk(&dots, left, sums) });
-            }
+            Isa::Avx512Bf16(isa) => isa.call_dots(DotsProduct {
+                left,
+                right,
+                steps,
+                sums,
+            }),
             _ => panic!("{} has no bf16 dot product", isa.name()),
         },
     }
@@ -302,10 +298,45 @@ impl<P: Panels> Kernel for Product<'_, P> {
     }
 }
 
+/// A product by the bf16 dot product whose operands were checked.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct DotsProduct<'a> {
+    left: Left<'a>,
+    right: Pairs<'a>,
+    steps: usize,
+    sums: Sums,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl DotsProduct<'_> {
+    /// Runs it; to be inlined where the instructions are enabled.
+    #[inline(always)]
+    pub(super) fn run(self) {
+        let DotsProduct {
+            left,
+            right,
+            steps,
+            sums,
+        } = self;
+        let dots = Dots {
+            pairs: right,
+            steps,
+            row_stride: left.row_stride,
+            k_stride: left.k_stride,
+        };
+        // SAFETY: `product`, the only maker of a `DotsProduct`, checked the extents of both operands; those of the sums are
+        // its caller's promise.
+        unsafe { walk(&dots, left, sums) };
+    }
+}
+
 /// What fills a tile of `R` rows and `C` panels.
 pub(super) trait Fill {
     /// Most panels beside `R` rows.
     const PANELS: [usize; TILE_ROWS + 1];
+
+    /// Asks for the cache line of a place that will be read soon.
+    fn prefetch(at: *const f32);
 
     /// Fills the tile whose first row begins at `left` and whose first panel is `panel`.
     ///
@@ -340,6 +371,10 @@ unsafe fn walk<T: Fill>(fill: &T, left: Left<'_>, sums: Sums) {
         let mut row = 0;
         while row < left.rows {
             let rows = tile_rows.min(left.rows - row);
+            // The next tile's sums lie on other pages, which the machine does not foresee.
+            for next in row + rows..(row + 2 * rows).min(left.rows) {
+                T::prefetch(sums.at.wrapping_add(next * sums.stride + panel * LANES));
+            }
             // SAFETY: `row < left.rows` and `panel + panels ≤ whole`, so both places lie inside what the caller promises.
             unsafe {
                 let to = sums.at.add(row * sums.stride + panel * LANES);
@@ -397,6 +432,10 @@ unsafe fn walk<T: Fill>(fill: &T, left: Left<'_>, sums: Sums) {
 /// # Safety
 /// As [`Fill::fill`] with `R` and `C` the two numbers of `size`.
 #[inline(always)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the innermost loop's operands, in registers"
+)]
 unsafe fn fill_tile<T: Fill>(
     fill: &T,
     size: (usize, usize),
@@ -446,12 +485,11 @@ impl Panels for Floats<'_> {
     unsafe fn step<S: Simd>(self, s: S, panel: usize, step: usize) -> (S::F, S::F) {
         // SAFETY: the sixteen values lie in the operand, which the caller promises.
         let x = unsafe {
-            s.load_raw(
-                self.0
-                    .data
-                    .as_ptr()
-                    .add(panel * self.0.panel_stride + step * self.0.k_stride),
-            )
+            s.load_raw(place(
+                self.0.data,
+                (panel, self.0.panel_stride),
+                (step, self.0.k_stride),
+            ))
         };
         (x, x)
     }
@@ -469,15 +507,24 @@ impl<const ODD_FIRST: bool> Panels for Halves<'_, ODD_FIRST> {
     unsafe fn step<S: Simd>(self, s: S, panel: usize, step: usize) -> (S::F, S::F) {
         // SAFETY: the sixteen pairs lie in the operand, which the caller promises.
         let (even, odd) = unsafe {
-            s.load_pairs_raw(
-                self.0
-                    .data
-                    .as_ptr()
-                    .add(panel * self.0.panel_stride + step * LANES),
-            )
+            s.load_pairs_raw(place(
+                self.0.data,
+                (panel, self.0.panel_stride),
+                (step, LANES),
+            ))
         };
         if ODD_FIRST { (odd, even) } else { (even, odd) }
     }
+}
+
+/// Where a panel's step begins, without the checks of overflow that the callers have made.
+#[inline(always)]
+fn place<T>(data: &[T], panel: (usize, usize), step: (usize, usize)) -> *const T {
+    let at = panel
+        .0
+        .wrapping_mul(panel.1)
+        .wrapping_add(step.0.wrapping_mul(step.1));
+    data.as_ptr().wrapping_add(at)
 }
 
 /// Tiles by fused multiply-add.
@@ -491,6 +538,11 @@ struct Chains<S, P> {
 
 impl<S: Simd, P: Panels> Fill for Chains<S, P> {
     const PANELS: [usize; TILE_ROWS + 1] = if P::WIDENS { S::PAIR_PANELS } else { S::PANELS };
+
+    #[inline(always)]
+    fn prefetch(at: *const f32) {
+        S::prefetch(at);
+    }
 
     #[inline(always)]
     unsafe fn fill<const R: usize, const C: usize>(
@@ -511,33 +563,37 @@ impl<S: Simd, P: Panels> Fill for Chains<S, P> {
                 }
             }
         }
+        // Wrapping offsets: checked arithmetic would keep the sums out of registers in builds with overflow checks.
+        let mut rows = [left; R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = left.wrapping_add(r.wrapping_mul(self.row_stride));
+        }
+        let mut at = 0usize;
         for step in 0..self.steps {
             let mut terms = [(s.splat(0.0), s.splat(0.0)); C];
             for (c, terms) in terms.iter_mut().enumerate() {
                 // SAFETY: the caller promises the tile's panels over all steps.
-                *terms = unsafe { self.right.step(s, panel + c, step) };
+                *terms = unsafe { self.right.step(s, panel.wrapping_add(c), step) };
             }
-            for (r, row) in sums.iter_mut().enumerate() {
+            for (row, sums) in rows.iter().zip(&mut sums) {
                 // SAFETY: the caller promises the tile's rows over all steps.
-                let x = s.splat(unsafe {
-                    *left.add(r * self.row_stride + step * P::DEPTH * self.k_stride)
-                });
-                for (sum, terms) in row.iter_mut().zip(&terms) {
+                let x = s.splat(unsafe { *row.wrapping_add(at) });
+                for (sum, terms) in sums.iter_mut().zip(&terms) {
                     *sum = s.fma(x, terms.0, *sum);
                 }
             }
+            at = at.wrapping_add(self.k_stride);
             if P::DEPTH == 1 {
                 continue;
             }
-            for (r, row) in sums.iter_mut().enumerate() {
+            for (row, sums) in rows.iter().zip(&mut sums) {
                 // SAFETY: as for the first term of the step; a step has two.
-                let x = s.splat(unsafe {
-                    *left.add(r * self.row_stride + (2 * step + 1) * self.k_stride)
-                });
-                for (sum, terms) in row.iter_mut().zip(&terms) {
+                let x = s.splat(unsafe { *row.wrapping_add(at) });
+                for (sum, terms) in sums.iter_mut().zip(&terms) {
                     *sum = s.fma(x, terms.1, *sum);
                 }
             }
+            at = at.wrapping_add(self.k_stride);
         }
         for (r, row) in sums.iter().enumerate() {
             for (c, sum) in row.iter().enumerate() {

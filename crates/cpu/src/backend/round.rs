@@ -436,6 +436,10 @@ impl Round<'_> {
         );
     }
 
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the buffers of one step, borrowed apart"
+    )]
     fn convolve(
         &self,
         weights: &DeltaWeights,

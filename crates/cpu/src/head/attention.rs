@@ -9,7 +9,8 @@
 //! Cost: 4 · Q · W · keys operations, and an exponential for every query, key and head.
 
 use crate::Pool;
-use crate::arch::{Isa, LANES, Left, Right, Simd, kernel, matmul, with_scratch};
+use crate::arch::{Isa, LANES, Left, Right, kernel, matmul, with_scratch};
+use crate::ops::math::exp;
 
 /// Keys of a block.
 pub(super) const KEYS: usize = 64;
@@ -228,81 +229,9 @@ kernel! {
     }
 }
 
-/// `eˣ` for x ≤ 0, to about a unit of the last place; below −87 it stays at e^−87, NaN stays NaN.
-///
-/// x = n ln 2 + r with |r| ≤ 0.35; `eʳ` by eight terms of its series, whose rest is below 7e-9; then n into the exponent.
-#[inline(always)]
-fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    let bounded = s.max(x, s.splat(-87.0));
-    let n = s.to_int(s.mul(bounded, s.splat(std::f32::consts::LOG2_E)));
-    let whole = s.to_float(n);
-    let r = s.fnma(whole, s.splat(LN_2_HIGH), bounded);
-    let r = s.fnma(whole, s.splat(LN_2_LOW), r);
-    let mut sum = s.splat(1.0 / 5040.0);
-    for term in [
-        1.0 / 720.0,
-        1.0 / 120.0,
-        1.0 / 24.0,
-        1.0 / 6.0,
-        0.5,
-        1.0,
-        1.0,
-    ] {
-        sum = s.fma(sum, r, s.splat(term));
-    }
-    let power = s.from_bits(s.shl::<23>(s.add_int(n, s.splat_int(127))));
-    s.if_number(x, s.mul(sum, power), x)
-}
-
-/// ln 2 in eleven bits, so that its product with n is exact.
-const LN_2_HIGH: f32 = 0.693_359_375;
-/// What is left of ln 2.
-const LN_2_LOW: f32 = -2.121_944_4e-4;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    kernel! {
-        fn exp_all<'a>(s, x: &'a mut [f32]) {
-            for x in x.as_chunks_mut::<LANES>().0 {
-                let y = exp(s, s.load(x));
-                s.store(x, y);
-            }
-        }
-    }
-
-    #[test]
-    fn exponentials_are_right_to_a_unit_of_the_last_place() {
-        let x: Vec<f32> = (0..160_000).map(|i| -87.0 * i as f32 / 159_999.0).collect();
-        for isa in Isa::all() {
-            let mut y = x.clone();
-            exp_all(isa, &mut y);
-            for (x, y) in x.iter().zip(y) {
-                let wanted = f64::from(*x).exp();
-                let error = (f64::from(y) - wanted).abs() / wanted;
-                assert!(
-                    error < 1.2e-7,
-                    "{}: exp({x}) is {y:e}, wanted {wanted:e}",
-                    isa.name()
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn exponentials_of_far_values() {
-        for isa in Isa::all() {
-            let mut x = [f32::NEG_INFINITY; LANES];
-            (x[0], x[1], x[2]) = (f32::NAN, 0.0, -1e30);
-            exp_all(isa, &mut x);
-            assert!(
-                x[0].is_nan() && x[1] == 1.0 && x[2] < 2e-38 && x[3] < 2e-38,
-                "{}: {x:?}",
-                isa.name()
-            );
-        }
-    }
 
     /// Values in (−1, 1).
     fn values(count: usize) -> Vec<f32> {

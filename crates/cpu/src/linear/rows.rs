@@ -80,45 +80,62 @@ impl<'a> Rows<'a> {
         };
         if self.are_few() {
             for (row, out) in packed.chunks_exact_mut(steps).take(self.count).enumerate() {
-                self.pack(isa, order, row, |k, x| out[k] = x);
+                self.pack(isa, order, row, out);
             }
             return Left::strided(packed, self.count, steps, 1);
         }
-        for (group, out) in packed.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
-            let start = group * TILE_ROWS;
-            for row in start..(start + TILE_ROWS).min(self.count) {
-                self.pack(isa, order, row, |k, x| out[k * TILE_ROWS + row - start] = x);
+        with_scratch(TILE_ROWS * steps, |group| {
+            for (index, out) in packed.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
+                let rows =
+                    (index * TILE_ROWS).min(self.count)..((index + 1) * TILE_ROWS).min(self.count);
+                // Rows past the last are packed too, and give sums that are dropped.
+                group.fill(0.0);
+                for (row, out) in rows.zip(group.chunks_exact_mut(steps)) {
+                    self.pack(isa, order, row, out);
+                }
+                interleave(group, steps, out);
             }
-        }
+        });
         Left::grouped(packed, self.count, steps)
     }
 
-    /// Gives one row's terms in the order in which they are added.
-    #[inline(always)]
-    fn pack(&self, isa: Isa, order: Order, row: usize, mut put: impl FnMut(usize, f32)) {
+    /// One row's terms in the order in which they are added.
+    fn pack(&self, isa: Isa, order: Order, row: usize, out: &mut [f32]) {
         let terms = &self.x[row * self.width..][self.range.clone()];
-        if order == Order::Rising {
-            terms.iter().enumerate().for_each(|(k, x)| put(k, *x));
-            if !terms.len().is_multiple_of(2) {
-                put(terms.len(), 0.0);
+        match order {
+            Order::Rising => {
+                out[..terms.len()].copy_from_slice(terms);
+                out[terms.len()..].fill(0.0);
             }
-            return;
-        }
-        with_scratch(terms.len().next_multiple_of(2), |rounded| {
-            rounded[terms.len()..].fill(0.0);
-            round_terms(isa, terms, LEAST, &mut rounded[..terms.len()]);
-            for (step, pair) in rounded.as_chunks::<2>().0.iter().enumerate() {
-                if order == Order::Dots {
-                    put(
-                        step,
-                        f32::from_bits(pair[0].to_bits() >> 16 | pair[1].to_bits()),
-                    );
-                } else {
-                    put(2 * step, pair[1]);
-                    put(2 * step + 1, pair[0]);
+            Order::OddFirst => {
+                round_terms(isa, terms, LEAST, &mut out[..terms.len()]);
+                out[terms.len()..].fill(0.0);
+                out.as_chunks_mut::<2>()
+                    .0
+                    .iter_mut()
+                    .for_each(|pair| pair.swap(0, 1));
+            }
+            Order::Dots => with_scratch(2 * out.len(), |rounded| {
+                round_terms(isa, terms, LEAST, &mut rounded[..terms.len()]);
+                rounded[terms.len()..].fill(0.0);
+                for (out, [even, odd]) in out.iter_mut().zip(rounded.as_chunks::<2>().0) {
+                    *out = f32::from_bits(even.to_bits() >> 16 | odd.to_bits());
                 }
-            }
-        });
+            }),
+        }
+    }
+}
+
+/// Six rows of `steps` values as `[steps][6]`.
+fn interleave(rows: &[f32], steps: usize, out: &mut [f32]) {
+    let mut rest = rows;
+    let rows: [&[f32]; TILE_ROWS] = std::array::from_fn(|_| {
+        let (row, after) = rest.split_at(steps);
+        rest = after;
+        row
+    });
+    for (k, out) in out.as_chunks_mut::<TILE_ROWS>().0.iter_mut().enumerate() {
+        *out = rows.map(|row| row[k]);
     }
 }
 

@@ -288,7 +288,7 @@ impl Chunk<'_> {
         let (key, key_padded, value) = (shape.key, shape.key_padded(), shape.value_padded());
         let mut faded = [0.0; CHUNK_ROWS];
         exp_row(isa, &self.decays[..n], &mut faded[..n]);
-        for row in 0..n {
+        for (row, faded) in faded[..n].iter().enumerate() {
             let beta = self.betas[row];
             let (values, outs) = (
                 &self.values[row * value..][..value],
@@ -304,7 +304,7 @@ impl Chunk<'_> {
             decayed
                 .iter_mut()
                 .zip(keys)
-                .for_each(|(out, key)| *out = key * beta * faded[row]);
+                .for_each(|(out, key)| *out = key * beta * faded);
         }
         let square = Left::strided(self.square, n, CHUNK_ROWS, 1);
         let right = Right {

@@ -1,6 +1,6 @@
 //! Functions of sixteen f32, from IEEE operations alone, so that every path gives the same bits.
 //!
-//! Errors, over all finite arguments whose result is a normal number: `exp` 1 ulp, `sigmoid`, `silu` and `softplus` 2 ulp
+//! Errors, over all finite arguments whose result is a normal number: `exp` 1.1 ulp, `sigmoid`, `silu` and `softplus` 2 ulp
 //! of f32 (measured against f64 in the tests below). Where `exp(−x)` overflows, `sigmoid` and `silu` give 0; the true
 //! value is below 3e-37 in size.
 
@@ -9,7 +9,7 @@ use crate::arch::Simd;
 /// `eˣ`: with n the nearest integer to x / ln 2 and r = x − n ln 2, 2ⁿ times the Taylor series of eʳ to r⁷
 /// (|r| ≤ 0.347, so the first term left out is below 5.3e-9 of the value, a twelfth of an ulp).
 #[inline(always)]
-pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // Beyond these the result is infinite or zero whatever the rest.
     let inside = s.min(s.max(x, s.splat(-104.0)), s.splat(89.0));
     let n = s.to_int(s.mul(inside, s.splat(std::f32::consts::LOG2_E)));
@@ -104,9 +104,11 @@ mod tests {
         }
     }
 
+    type Truth = fn(f64) -> f64;
+
     /// The functions in f64, with the bound of their error in ulp.
-    const FUNCTIONS: [(&str, fn(f64) -> f64, f64); 4] = [
-        ("exp", f64::exp, 1.0),
+    const FUNCTIONS: [(&str, Truth, f64); 4] = [
+        ("exp", f64::exp, 1.1),
         ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), 2.0),
         ("silu", |x| x / (1.0 + (-x).exp()), 2.0),
         (

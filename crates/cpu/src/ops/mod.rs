@@ -5,7 +5,7 @@ pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod gate;
 mod lanes;
-mod math;
+pub(crate) mod math;
 pub(crate) mod norm;
 pub(crate) mod rope;
 

@@ -1,5 +1,10 @@
 //! What several test files share: seeded numbers and tensors, and pools for every path.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses a part"
+)]
 
 use descant_cpu::{Isa, Pool};
 use descant_release::{Dtype, Tensor};

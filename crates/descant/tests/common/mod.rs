@@ -1,5 +1,6 @@
 //! What the tests of the program share: the built binary, a server on a free port, a plain HTTP client that sends
 //! exactly the bytes it is told to.
+#![allow(clippy::unwrap_used, reason = "what cannot be set up fails its test")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::io::{self, BufRead, BufReader, Read, Write};

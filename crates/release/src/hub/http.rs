@@ -1,5 +1,6 @@
 //! Requests to the Hub: redirects, tokens, statuses; one attempt each. Retrying is the caller's business.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use ureq::http::{HeaderMap, Method, Response, StatusCode};
@@ -81,7 +82,7 @@ impl Client {
         let found = match found.response.status() {
             StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
                 // A mirror without HEAD: the first byte's headers say the same.
-                self.walk(&Method::GET, url, Some(0..1), |_| false)?
+                self.walk(&Method::GET, url, Some(&(0..1)), |_| false)?
             }
             _ => found,
         };
@@ -107,7 +108,8 @@ impl Client {
         url: &str,
         from: u64,
     ) -> Result<Response<Body>, Failure> {
-        let range = (from > 0).then_some(from..u64::MAX);
+        let range = from..u64::MAX;
+        let range = (from > 0).then_some(&range);
         let found = self.walk(&Method::GET, url, range, |_| false)?;
         if found.response.status() != StatusCode::RANGE_NOT_SATISFIABLE {
             self.check(name, url, &found.response)?;
@@ -120,13 +122,13 @@ impl Client {
         &self,
         method: &Method,
         url: &str,
-        range: Option<std::ops::Range<u64>>,
+        range: Option<&Range<u64>>,
         stop: impl Fn(&HeaderMap) -> bool,
     ) -> Result<Walked, Failure> {
         let mut at = url.to_owned();
         let mut commit = None;
         for _ in 0..REDIRECTS_MAX {
-            let response = self.send(method, &at, range.clone())?;
+            let response = self.send(method, &at, range)?;
             commit = commit.or_else(|| text(response.headers(), COMMIT));
             if !response.status().is_redirection() || stop(response.headers()) {
                 return Ok(Walked { response, commit });
@@ -140,7 +142,7 @@ impl Client {
         &self,
         method: &Method,
         url: &str,
-        range: Option<std::ops::Range<u64>>,
+        range: Option<&Range<u64>>,
     ) -> Result<Response<Body>, Failure> {
         let transport = |source: Box<dyn std::error::Error + Send + Sync>| Failure {
             error: HubError::Transport {

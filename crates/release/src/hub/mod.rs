@@ -190,48 +190,32 @@ impl Hub {
             Some(commit) => missing_file(&cache, commit, name, extent)?,
             None => Some(CONFIG.to_owned()),
         };
-        let fixed = name::is_commit(name.revision());
-        match (cached, lacking) {
-            (Some(commit), None) if fixed || self.offline => return Ok(cache.snapshot(&commit)),
-            (_, Some(file)) if self.offline => {
-                return Err(HubError::Offline {
+        let complete = cached.filter(|_| lacking.is_none());
+        if self.offline || name::is_commit(name.revision()) && complete.is_some() {
+            return match (complete, lacking) {
+                (Some(commit), _) => Ok(cache.snapshot(&commit)),
+                (None, file) => Err(HubError::Offline {
                     name: name.to_string(),
-                    file,
+                    file: file.unwrap_or_else(|| CONFIG.to_owned()),
                     source: None,
-                });
-            }
-            (Some(commit), None) => match self
-                .client
-                .facts(&name.to_string(), &self.url(name, None, CONFIG))
-            {
-                // The cache is as good as the Hub while the Hub does not answer.
+                }),
+            };
+        }
+        let url = self.url(name, None, CONFIG);
+        let config = match complete {
+            // The cache is as good as the Hub while the Hub does not answer, so it is asked once.
+            Some(commit) => match self.client.facts(&name.to_string(), &url) {
                 Err(failure) if failure.again => {
                     progress.note(&format!("{}; using the cached {name}", failure.error));
                     return Ok(cache.snapshot(&commit));
                 }
-                answer => self.fetch_commit(
-                    &cache,
-                    name,
-                    extent,
-                    answer.map_err(|failure| failure.error)?,
-                    progress,
-                ),
+                answer => answer.map_err(|failure| failure.error)?,
             },
-            (_, Some(_)) | (None, None) => {
-                let url = self.url(name, None, CONFIG);
-                let facts = self
-                    .retry(progress, |client| client.facts(&name.to_string(), &url))
-                    .map_err(|error| match error {
-                        HubError::Transport { .. } => HubError::Offline {
-                            name: name.to_string(),
-                            file: CONFIG.to_owned(),
-                            source: Some(Box::new(error)),
-                        },
-                        error => error,
-                    })?;
-                self.fetch_commit(&cache, name, extent, facts, progress)
-            }
-        }
+            None => self
+                .retry(progress, |client| client.facts(&name.to_string(), &url))
+                .map_err(|error| unreachable_without_cache(error, name))?,
+        };
+        self.fetch_commit(&cache, name, extent, config, progress)
     }
 
     /// Fetches what the snapshot of the commit that `config` belongs to still lacks.
@@ -327,6 +311,18 @@ enum Extent {
     Texts,
     /// All that is read.
     Whole,
+}
+
+/// A connection that failed, as seen by someone who has nothing in the cache.
+fn unreachable_without_cache(error: HubError, name: &HubName) -> HubError {
+    match error {
+        HubError::Transport { .. } => HubError::Offline {
+            name: name.to_string(),
+            file: CONFIG.to_owned(),
+            source: Some(Box::new(error)),
+        },
+        error => error,
+    }
 }
 
 /// One run over the files of a commit.

@@ -141,7 +141,7 @@ pub fn write_f32(
         values.len(),
         "shape {shape:?} has another product"
     );
-    let bytes = values.len() * size_of::<f32>();
+    let bytes = size_of_val(values);
     let info =
         serde_json::json!({ name: { "dtype": "F32", "shape": shape, "data_offsets": [0, bytes] } });
     let mut header = info.to_string();
