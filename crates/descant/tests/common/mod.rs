@@ -1,6 +1,5 @@
 //! What the tests of the program share: the built binary, a server on a free port, a plain HTTP client that sends
 //! exactly the bytes it is told to.
-#![allow(clippy::unwrap_used, reason = "what cannot be set up fails its test")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -60,6 +59,9 @@ pub struct Server {
     child: Child,
     pub address: SocketAddr,
     log: Arc<Mutex<Vec<u8>>>,
+    /// Ends the server when this process ends without dropping it, as it does with statics: the shell's input then
+    /// closes.
+    watch: Child,
 }
 
 impl Server {
@@ -81,10 +83,18 @@ impl Server {
                 kept.lock().unwrap().extend_from_slice(&step[..got]);
             }
         });
+        let watch = Command::new("sh")
+            .args(["-c", &format!("cat; kill {}", child.id())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let server = |address| Server {
             child,
             address,
             log,
+            watch,
         };
         match line.trim_end().strip_prefix("listening on http://") {
             Some(address) => server(address.parse().unwrap()),
@@ -151,6 +161,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
+        // The watch goes first: its `kill` must not meet another process with the number of one that was waited for.
+        drop(self.watch.stdin.take());
+        let _ = self.watch.wait();
         let _ = self.child.wait();
     }
 }
