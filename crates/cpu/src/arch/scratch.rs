@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use super::memory::Block;
 
 thread_local! {
-    static SCRATCH: RefCell<Option<Block<f32>>> = const { RefCell::new(None) };
+    /// Blocks of this thread that no task has: the one of a task inside a task lies below that of the outer one.
+    static SCRATCH: RefCell<Vec<Block<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Lends `len` f32 of any content, aligned to 64 bytes, to a task. A task inside the task gets memory of its own.
@@ -17,7 +18,7 @@ thread_local! {
 /// If the memory cannot be allocated.
 pub(crate) fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     let kept = SCRATCH
-        .with_borrow_mut(Option::take)
+        .with_borrow_mut(Vec::pop)
         .filter(|kept| kept.len() >= len);
     let mut block =
         kept.unwrap_or_else(|| Block::zeroed("scratch of a thread", len).expect("scratch memory"));
@@ -25,7 +26,7 @@ pub(crate) fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) ->
         block[..len].fill(f32::NAN);
     }
     let result = task(&mut block[..len]);
-    SCRATCH.with_borrow_mut(|kept| *kept = Some(block));
+    SCRATCH.with_borrow_mut(|kept| kept.push(block));
     result
 }
 

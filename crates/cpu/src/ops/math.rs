@@ -1,7 +1,7 @@
 //! Functions of sixteen f32, from IEEE operations alone, so that every path gives the same bits.
 //!
-//! Errors, over all finite arguments whose result is a normal number: `exp` 1.1 ulp, `sigmoid`, `silu` and `softplus` 2 ulp
-//! of f32 (measured against f64 in the tests below). Where `exp(−x)` overflows, `sigmoid` and `silu` give 0; the true
+//! Errors, over all finite arguments whose result is a normal number: `exp` 1.1 ulp of f32, `softplus` 2 ulp, `sigmoid` and
+//! `silu` 2.5 ulp (1.1 and a rounding of the sum, twice as many ulp across a power of two, and a rounding of the quotient). Where `exp(−x)` overflows, `sigmoid` and `silu` give 0; the true
 //! value is below 3e-37 in size.
 
 use crate::arch::Simd;
@@ -74,16 +74,13 @@ fn ln_1p<S: Simd>(s: S, y: S::F) -> S::F {
     // 2 artanh q = f − f²/2 + q (f²/2 + series): f is exact, so the large part of the value is.
     let half_square = s.mul(s.mul(s.splat(0.5), f), f);
     let small = s.fma(q, s.add(half_square, series), s.div(error, u));
-    let small = s.sub(s.fma(k, s.splat(LN_2_LOW_LONG), small), half_square);
-    s.fma(k, s.splat(LN_2_HIGH_SHORT), s.add(f, small))
+    let small = s.sub(s.fma(k, s.splat(LN_2_LOW), small), half_square);
+    s.fma(k, s.splat(LN_2_HIGH), s.add(f, small))
 }
 
-/// The f32 nearest to ln 2, and what is missing.
-const LN_2_HIGH: f32 = std::f32::consts::LN_2;
-const LN_2_LOW: f32 = -1.904_654_3e-9;
-/// ln 2 to fifteen bits, so that its multiples by an exponent are exact, and what is missing.
-const LN_2_HIGH_SHORT: f32 = 0.693_145_75;
-const LN_2_LOW_LONG: f32 = 1.428_606_8e-6;
+/// ln 2 to fifteen bits, so that its multiples by an exponent are exact, and so is what they leave of x; and what is missing.
+const LN_2_HIGH: f32 = 0.693_145_75;
+const LN_2_LOW: f32 = 1.428_606_8e-6;
 /// Bits of √½.
 const ROOT_HALF_BITS: i32 = 0x3f35_04f3;
 
@@ -109,8 +106,8 @@ mod tests {
     /// The functions in f64, with the bound of their error in ulp.
     const FUNCTIONS: [(&str, Truth, f64); 4] = [
         ("exp", f64::exp, 1.1),
-        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), 2.0),
-        ("silu", |x| x / (1.0 + (-x).exp()), 2.0),
+        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), 2.5),
+        ("silu", |x| x / (1.0 + (-x).exp()), 2.5),
         (
             "softplus",
             |x| if x > 20.0 { x } else { x.exp().ln_1p() },
