@@ -430,11 +430,15 @@ fn unaligned() -> Vec<u8> {
             .iter()
             .flat_map(|v| v.to_le_bytes()),
     );
-    // The last lies exactly between two bf16 values and goes to the even one.
+    // The last two lie exactly between two bf16 values and go to the even one: up, then down.
     file.extend(
-        [1.0_f32, -2.5, f32::from_bits(0x3f80_8000)]
-            .iter()
-            .flat_map(|v| v.to_le_bytes()),
+        [
+            1.0_f32,
+            f32::from_bits(0x3f81_8000),
+            f32::from_bits(0x3f80_8000),
+        ]
+        .iter()
+        .flat_map(|v| v.to_le_bytes()),
     );
     file
 }
@@ -455,11 +459,11 @@ fn values_are_read_from_any_alignment_and_rounded_to_even() {
         assert_eq!(f32s("h"), [1.0, -2.5, 2.0_f32.powi(-24)]);
         assert_eq!(
             f32s("f").map_bits(),
-            [0x3f80_0000, 0xc020_0000, 0x3f80_8000]
+            [0x3f80_0000, 0x3f81_8000, 0x3f80_8000]
         );
         assert_eq!(bf16s("b"), [0x3f80, 0xc020, 0x0001]);
         assert_eq!(bf16s("h"), [0x3f80, 0xc020, 0x3380]);
-        assert_eq!(bf16s("f"), [0x3f80, 0xc020, 0x3f80]);
+        assert_eq!(bf16s("f"), [0x3f80, 0x3f82, 0x3f80]);
     }
 }
 
