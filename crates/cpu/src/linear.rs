@@ -14,8 +14,8 @@
 use descant_release::{LoadError, Tensor};
 
 use crate::arch::{
-    Arena, Block, Isa, LANES, Left, LinearRight, Pairs, Pool, Right, TILE_ROWS, Tile, Tiles,
-    linear_tile, widen, with_scratch,
+    Arena, Block, Isa, LANES, LinearRight, Pairs, Pool, Right, TILE_ROWS, Tile, Tiles, linear_tile,
+    matmul, widen, with_scratch,
 };
 
 mod double;
@@ -61,6 +61,8 @@ const STRETCH: usize = 256;
 const STRETCH_FEW: usize = 2048;
 /// Rows packed together: with a stretch of terms they fit the second-level cache.
 const BLOCK_ROWS: usize = 40 * TILE_ROWS;
+/// Columns of a task at most: the sums of a task's rows stay in the caches.
+const TASK_COLUMNS: usize = 1024;
 /// Panels that the widest tile takes together.
 const PANELS_TOGETHER: usize = 4;
 /// Tasks of a thread in one product, where there are several threads: late threads leave the rest to the others.
@@ -222,22 +224,23 @@ impl Linear {
             width: self.inputs,
             range: 0..self.inputs,
         };
+        if self.widens_first(isa, activations, &whole) {
+            return self.tall_tile(isa, Order::of(isa, activations), &whole, tile);
+        }
         let stretch = if whole.are_few() {
             STRETCH_FEW
         } else {
             STRETCH
         };
         let terms = stretch.min(self.inputs.next_multiple_of(2));
-        let (packed, widened) = (whole.packed_len(terms), terms * LANES);
-        with_scratch(packed + widened, |scratch| {
-            let (packed, widened) = scratch.split_at_mut(packed);
+        with_scratch(whole.packed_len(terms), |packed| {
             for start in (0..self.inputs).step_by(stretch) {
                 let range = start..(start + stretch).min(self.inputs);
                 let rows = Rows {
                     range,
                     ..whole.clone()
                 };
-                self.stretch(isa, activations, &rows, (&mut *packed, &mut *widened), tile);
+                self.stretch(isa, activations, &rows, packed, tile);
             }
         });
     }
@@ -248,7 +251,7 @@ impl Linear {
         isa: Isa,
         activations: Activations,
         rows: &Rows<'_>,
-        (packed, widened): (&mut [f32], &mut [f32]),
+        packed: &mut [f32],
         tile: &mut Tile<'_>,
     ) {
         let (start, more) = (rows.range.start, rows.range.start > 0);
@@ -272,19 +275,59 @@ impl Linear {
                 let terms = rows.range.len().next_multiple_of(2);
                 let order = Order::of(isa, activations);
                 let left = rows.left(isa, order, packed);
-                if rows.are_few() || order == Order::Dots || !isa.widens_first() {
-                    linear_tile(isa, terms, left, order.right(pairs), tile, more);
-                } else {
-                    widened_panels(
-                        isa,
-                        (left, pairs, order),
-                        &mut widened[..terms * LANES],
-                        tile,
-                        more,
-                    );
-                }
+                linear_tile(isa, terms, left, order.right(pairs), tile, more);
             }
         }
+    }
+
+    /// Whether a tile's weights are widened to f32 before they are used, which pays where many rows use them.
+    fn widens_first(&self, isa: Isa, activations: Activations, rows: &Rows<'_>) -> bool {
+        let dots = Order::of(isa, activations) == Order::Dots;
+        matches!(self.weights, Weights::Pairs(_)) && isa.widens_first() && !dots && !rows.are_few()
+    }
+
+    /// Fills a tile of many rows: a stretch of the rows is packed once, and each panel of it widened once. The sums of a
+    /// panel lie together until the last stretch: as columns of the output they would be on a page each.
+    fn tall_tile(&self, isa: Isa, order: Order, whole: &Rows<'_>, tile: &mut Tile<'_>) {
+        let Weights::Pairs(weights) = &self.weights else {
+            unreachable!("only pairs are widened");
+        };
+        let (first, panels) = (
+            tile.columns().start / LANES,
+            tile.columns().len().div_ceil(LANES),
+        );
+        let panel_sums = whole.count * LANES;
+        let panel_stride = self.inputs.div_ceil(2) * LANES;
+        let packed = whole.packed_len(STRETCH);
+        with_scratch(packed + STRETCH * LANES + panels * panel_sums, |scratch| {
+            let (packed, scratch) = scratch.split_at_mut(packed);
+            let (widened, sums) = scratch.split_at_mut(STRETCH * LANES);
+            for start in (0..self.inputs).step_by(STRETCH) {
+                let rows = Rows {
+                    range: start..(start + STRETCH).min(self.inputs),
+                    ..whole.clone()
+                };
+                let terms = rows.range.len().next_multiple_of(2);
+                let left = rows.left(isa, order, &mut packed[..whole.packed_len(terms)]);
+                for (panel, sums) in sums.chunks_exact_mut(panel_sums).enumerate() {
+                    let from = (first + panel) * panel_stride + start / 2 * LANES;
+                    let pairs = &weights[from..from + terms / 2 * LANES];
+                    widen(isa, pairs, order == Order::OddFirst, widened);
+                    let right = Right {
+                        data: widened,
+                        k_stride: LANES,
+                        panel_stride: 0,
+                    };
+                    matmul(isa, terms, left, right, (sums, LANES, LANES), start > 0);
+                }
+            }
+            for (index, row) in tile.rows().enumerate() {
+                let panels = sums.chunks_exact(panel_sums);
+                for (out, sums) in tile.row(row).chunks_mut(LANES).zip(panels) {
+                    out.copy_from_slice(&sums[index * LANES..][..out.len()]);
+                }
+            }
+        });
     }
 
     fn add_bias(&self, tile: &mut Tile<'_>) {
@@ -296,33 +339,6 @@ impl Linear {
                 .zip(bias)
                 .for_each(|(out, bias)| *out += bias);
         }
-    }
-}
-
-/// Adds a stretch to a tile, panel by panel, each widened to f32 first.
-fn widened_panels(
-    isa: Isa,
-    (left, pairs, order): (Left<'_>, Pairs<'_>, Order),
-    widened: &mut [f32],
-    tile: &mut Tile<'_>,
-    more: bool,
-) {
-    let (columns, terms) = (tile.columns(), widened.len() / LANES);
-    for (panel, start) in columns.clone().step_by(LANES).enumerate() {
-        let from = panel * pairs.panel_stride;
-        widen(
-            isa,
-            &pairs.data[from..from + widened.len() / 2],
-            order == Order::OddFirst,
-            widened,
-        );
-        let right = LinearRight::Floats(Right {
-            data: widened,
-            k_stride: LANES,
-            panel_stride: 0,
-        });
-        let mut tile = tile.narrow(start..(start + LANES).min(columns.end));
-        linear_tile(isa, terms, left, right, &mut tile, more);
     }
 }
 
@@ -343,15 +359,16 @@ fn columns_of_a_task(threads: usize, rows: usize, outputs: usize) -> usize {
     } else {
         (threads * TASKS_OF_A_THREAD).div_ceil(blocks)
     };
-    outputs
+    let columns = outputs
         .div_ceil(tasks)
-        .next_multiple_of(PANELS_TOGETHER * LANES)
+        .next_multiple_of(PANELS_TOGETHER * LANES);
+    columns.min(TASK_COLUMNS)
 }
 
 /// Most scratch values of a task, for maps of at most `inputs` inputs.
 pub(crate) fn scratch_len(inputs: usize) -> usize {
     let terms = inputs.next_multiple_of(2);
-    let many = STRETCH * (BLOCK_ROWS + LANES);
+    let many = STRETCH * (BLOCK_ROWS + LANES) + BLOCK_ROWS * TASK_COLUMNS;
     let few = STRETCH_FEW * (12 + LANES + 1);
     // A mapped map packs all terms of a panel and of few rows.
     many.max(few).max(terms * (12 + LANES + 2))

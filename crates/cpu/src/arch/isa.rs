@@ -51,10 +51,13 @@ impl std::error::Error for IsaMissing {}
 
 impl Isa {
     /// The fastest path of this machine.
+    ///
+    /// The bf16 dot product is taken on AMD's processors only: there it does twice as much as two multiply-adds (Zen 4),
+    /// on Intel's half as much (Sapphire Rapids, 66 against 113 GFLOP/s a core).
     pub fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         {
-            if let Some(isa) = Avx512Bf16::detect() {
+            if let (Some(isa), true) = (Avx512Bf16::detect(), is_amd()) {
                 return Isa::Avx512Bf16(isa);
             }
             if let Some(isa) = Avx512::detect() {
@@ -131,6 +134,16 @@ impl Isa {
             Isa::Avx512Bf16(isa) => isa.base().call(kernel),
         }
     }
+}
+
+/// Whether the processor says that AMD made it.
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    let leaf = std::arch::x86_64::__cpuid(0);
+    [leaf.ebx, leaf.edx, leaf.ecx]
+        .map(u32::to_le_bytes)
+        .concat()
+        == b"AuthenticAMD"
 }
 
 /// A piece of arithmetic that is compiled once for each instruction set. Its `run` must be `#[inline(always)]`, and so

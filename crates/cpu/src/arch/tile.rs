@@ -234,9 +234,17 @@ unsafe fn product(isa: Isa, k: usize, left: Left<'_>, right: LinearRight<'_>, su
         k
     });
     match right {
+        LinearRight::Floats(right) if right.k_stride == LANES => {
+            isa.call(Product {
+                left,
+                right: Floats::<true>(right),
+                steps,
+                sums,
+            });
+        }
         LinearRight::Floats(right) => isa.call(Product {
             left,
-            right: Floats(right),
+            right: Floats::<false>(right),
             steps,
             sums,
         }),
@@ -473,11 +481,11 @@ trait Panels: Copy {
     unsafe fn step<S: Simd>(self, s: S, panel: usize, step: usize) -> (S::F, S::F);
 }
 
-/// f32 panels.
+/// f32 panels; `TIGHT` ones have their steps sixteen values apart.
 #[derive(Clone, Copy)]
-struct Floats<'a>(Right<'a>);
+struct Floats<'a, const TIGHT: bool>(Right<'a>);
 
-impl Panels for Floats<'_> {
+impl<const TIGHT: bool> Panels for Floats<'_, TIGHT> {
     const DEPTH: usize = 1;
     const WIDENS: bool = false;
 
@@ -488,7 +496,7 @@ impl Panels for Floats<'_> {
             s.load_raw(place(
                 self.0.data,
                 (panel, self.0.panel_stride),
-                (step, self.0.k_stride),
+                (step, if TIGHT { LANES } else { self.0.k_stride }),
             ))
         };
         (x, x)
@@ -563,37 +571,23 @@ impl<S: Simd, P: Panels> Fill for Chains<S, P> {
                 }
             }
         }
-        // Wrapping offsets: checked arithmetic would keep the sums out of registers in builds with overflow checks.
-        let mut rows = [left; R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = left.wrapping_add(r.wrapping_mul(self.row_stride));
+        let mut step = 0;
+        if self.row_stride == 1 && self.k_stride == TILE_ROWS {
+            // Rows packed in a group: all strides are known here, and four steps a turn hide the loop's own work.
+            let rows = row_places::<R>(left, 1);
+            while step + 4 <= self.steps {
+                for next in step..step + 4 {
+                    // SAFETY: the caller promises the tile's rows and panels over all steps.
+                    unsafe { self.add_step(&mut sums, &rows, TILE_ROWS, panel, next) };
+                }
+                step += 4;
+            }
         }
-        let mut at = 0usize;
-        for step in 0..self.steps {
-            let mut terms = [(s.splat(0.0), s.splat(0.0)); C];
-            for (c, terms) in terms.iter_mut().enumerate() {
-                // SAFETY: the caller promises the tile's panels over all steps.
-                *terms = unsafe { self.right.step(s, panel.wrapping_add(c), step) };
-            }
-            for (row, sums) in rows.iter().zip(&mut sums) {
-                // SAFETY: the caller promises the tile's rows over all steps.
-                let x = s.splat(unsafe { *row.wrapping_add(at) });
-                for (sum, terms) in sums.iter_mut().zip(&terms) {
-                    *sum = s.fma(x, terms.0, *sum);
-                }
-            }
-            at = at.wrapping_add(self.k_stride);
-            if P::DEPTH == 1 {
-                continue;
-            }
-            for (row, sums) in rows.iter().zip(&mut sums) {
-                // SAFETY: as for the first term of the step; a step has two.
-                let x = s.splat(unsafe { *row.wrapping_add(at) });
-                for (sum, terms) in sums.iter_mut().zip(&terms) {
-                    *sum = s.fma(x, terms.1, *sum);
-                }
-            }
-            at = at.wrapping_add(self.k_stride);
+        let rows = row_places::<R>(left, self.row_stride);
+        while step < self.steps {
+            // SAFETY: the caller promises the tile's rows and panels over all steps.
+            unsafe { self.add_step(&mut sums, &rows, self.k_stride, panel, step) };
+            step += 1;
         }
         for (r, row) in sums.iter().enumerate() {
             for (c, sum) in row.iter().enumerate() {
@@ -602,6 +596,58 @@ impl<S: Simd, P: Panels> Fill for Chains<S, P> {
             }
         }
     }
+}
+
+impl<S: Simd, P: Panels> Chains<S, P> {
+    /// Adds one step's terms to a tile's sums.
+    ///
+    /// # Safety
+    /// The operands hold the tile's rows and panels at the step.
+    #[inline(always)]
+    unsafe fn add_step<const R: usize, const C: usize>(
+        &self,
+        sums: &mut [[S::F; C]; R],
+        rows: &[*const f32; R],
+        k_stride: usize,
+        panel: usize,
+        step: usize,
+    ) {
+        let s = self.s;
+        let mut terms = [(s.splat(0.0), s.splat(0.0)); C];
+        for (c, terms) in terms.iter_mut().enumerate() {
+            // SAFETY: the caller promises the tile's panels at the step.
+            *terms = unsafe { self.right.step(s, panel.wrapping_add(c), step) };
+        }
+        let first = step.wrapping_mul(P::DEPTH).wrapping_mul(k_stride);
+        for (row, sums) in rows.iter().zip(sums.iter_mut()) {
+            // SAFETY: the caller promises the tile's rows at the step.
+            let x = s.splat(unsafe { *row.wrapping_add(first) });
+            for (sum, terms) in sums.iter_mut().zip(&terms) {
+                *sum = s.fma(x, terms.0, *sum);
+            }
+        }
+        if P::DEPTH == 1 {
+            return;
+        }
+        for (row, sums) in rows.iter().zip(sums) {
+            // SAFETY: as for the first term of the step; a step has two.
+            let x = s.splat(unsafe { *row.wrapping_add(first.wrapping_add(k_stride)) });
+            for (sum, terms) in sums.iter_mut().zip(&terms) {
+                *sum = s.fma(x, terms.1, *sum);
+            }
+        }
+    }
+}
+
+/// Where each row of a tile begins. Wrapping offsets here and below: checked arithmetic would keep the sums out of
+/// registers in builds with overflow checks.
+#[inline(always)]
+fn row_places<const R: usize>(left: *const f32, row_stride: usize) -> [*const f32; R] {
+    let mut rows = [left; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = left.wrapping_add(r.wrapping_mul(row_stride));
+    }
+    rows
 }
 
 kernel! {

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{Activations, LinearRight, Pairs};
-use crate::arch::{Isa, LANES, Left, TILE_ROWS, kernel, with_scratch};
+use crate::arch::{Isa, Left, TILE_ROWS, kernel, with_scratch};
+use crate::ops::lanes::map;
 
 /// In which order a product takes the terms of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,16 +146,10 @@ const LEAST: f32 = f32::from_bits((127 - 62) << 23);
 kernel! {
     /// Rounds terms to bf16; those below `least` to zero.
     pub(super) fn round_terms<'a>(s, x: &'a [f32], least: f32, out: &'a mut [f32]) {
-        let round = |x: S::F| {
+        map(s, x, out, #[inline(always)] |x| {
             let rounded = s.round_bf16(x);
             let size = s.max(rounded, s.neg(rounded));
             s.if_less(size, s.splat(least), s.splat(0.0), rounded)
-        };
-        let (whole, rest) = x.as_chunks::<LANES>();
-        let (whole_out, rest_out) = out.as_chunks_mut::<LANES>();
-        for (x, out) in whole.iter().zip(whole_out) {
-            s.store(out, round(s.load(x)));
-        }
-        s.store_part(rest_out, round(s.load_part(rest, 0.0)));
+        });
     }
 }

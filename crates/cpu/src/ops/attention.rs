@@ -315,6 +315,6 @@ fn load<S: crate::arch::Simd>(s: S, x: &[f32], fill: f32) -> S::F {
 kernel! {
     fn divide<'a>(s, sums: &'a [f32], by: f32, bf16: bool, out: &'a mut [f32]) {
         let by = s.splat(by);
-        super::lanes::map(s, sums, out, |x| round_if(s, bf16, s.div(x, by)));
+        super::lanes::map(s, sums, out, #[inline(always)] |x| round_if(s, bf16, s.div(x, by)));
     }
 }

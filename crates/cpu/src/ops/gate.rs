@@ -59,13 +59,13 @@ pub(crate) fn round(pool: &Pool, x: &mut [f32]) {
 
 kernel! {
     fn add_row<'a>(s, x: &'a mut [f32], y: &'a [f32], bf16: bool) {
-        update(s, x, y, |x, y| round_if(s, bf16, s.add(x, y)));
+        update(s, x, y, #[inline(always)] |x, y| round_if(s, bf16, s.add(x, y)));
     }
 }
 
 kernel! {
     fn swiglu_row<'a>(s, gate: &'a [f32], up: &'a [f32], bf16: bool, out: &'a mut [f32]) {
-        map2(s, gate, up, out, |gate, up| {
+        map2(s, gate, up, out, #[inline(always)] |gate, up| {
             round_if(s, bf16, s.mul(round_if(s, bf16, silu(s, gate)), up))
         });
     }
@@ -73,7 +73,7 @@ kernel! {
 
 kernel! {
     fn gate_row<'a>(s, x: &'a mut [f32], gate: &'a [f32], bf16: bool) {
-        update(s, x, gate, |x, gate| {
+        update(s, x, gate, #[inline(always)] |x, gate| {
             round_if(s, bf16, s.mul(x, round_if(s, bf16, sigmoid(s, gate))))
         });
     }
@@ -88,9 +88,9 @@ kernel! {
         biases: &'a [f32],
         bf16: bool,
     ) {
-        update(s, b, rates, |b, _| round_if(s, bf16, sigmoid(s, b)));
-        update(s, a, biases, |a, bias| softplus(s, s.add(a, bias)));
-        update(s, a, rates, |a, rate| s.mul(rate, a));
+        update(s, b, rates, #[inline(always)] |b, _| round_if(s, bf16, sigmoid(s, b)));
+        update(s, a, biases, #[inline(always)] |a, bias| softplus(s, s.add(a, bias)));
+        update(s, a, rates, #[inline(always)] |a, rate| s.mul(rate, a));
     }
 }
 
@@ -111,6 +111,6 @@ kernel! {
 kernel! {
     /// `out = e^x`, value by value.
     pub(crate) fn exp_row<'a>(s, x: &'a [f32], out: &'a mut [f32]) {
-        map(s, x, out, |x| super::math::exp(s, x));
+        map(s, x, out, #[inline(always)] |x| super::math::exp(s, x));
     }
 }

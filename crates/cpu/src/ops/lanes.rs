@@ -1,10 +1,13 @@
 //! Loops over slices, sixteen values at a time, the last few in part of a vector.
+//!
+//! What is done to a vector comes as a closure, which must be `#[inline(always)]`: a closure that is called would be compiled
+//! without the vector instructions.
 
 use crate::arch::{LANES, Simd};
 
 /// `out[i] = f(x[i])`.
 #[inline(always)]
-pub(super) fn map<S: Simd>(s: S, x: &[f32], out: &mut [f32], f: impl Fn(S::F) -> S::F) {
+pub(crate) fn map<S: Simd>(s: S, x: &[f32], out: &mut [f32], f: impl Fn(S::F) -> S::F) {
     let (x, x_rest) = x.as_chunks::<LANES>();
     let (out, out_rest) = out.as_chunks_mut::<LANES>();
     for (x, out) in x.iter().zip(out) {

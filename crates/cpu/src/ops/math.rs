@@ -24,8 +24,17 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // Two factors: 2ⁿ alone may not be an f32 where the result is.
     let first = s.sar::<1>(n);
     let second = s.sub_int(n, first);
-    let power = |n| s.from_bits(s.shl::<23>(s.add_int(n, s.splat_int(127))));
-    s.if_number(x, s.mul(s.mul(sum, power(first)), power(second)), x)
+    s.if_number(
+        x,
+        s.mul(s.mul(sum, power_of_two(s, first)), power_of_two(s, second)),
+        x,
+    )
+}
+
+/// `2ⁿ` of a normal result.
+#[inline(always)]
+fn power_of_two<S: Simd>(s: S, n: S::I) -> S::F {
+    s.from_bits(s.shl::<23>(s.add_int(n, s.splat_int(127))))
 }
 
 /// `1 / (1 + e⁻ˣ)`.
@@ -93,10 +102,10 @@ mod tests {
     kernel! {
         fn apply<'a>(s, which: usize, x: &'a [f32], out: &'a mut [f32]) {
             match which {
-                0 => map(s, x, out, |x| exp(s, x)),
-                1 => map(s, x, out, |x| sigmoid(s, x)),
-                2 => map(s, x, out, |x| silu(s, x)),
-                _ => map(s, x, out, |x| softplus(s, x)),
+                0 => map(s, x, out, #[inline(always)] |x| exp(s, x)),
+                1 => map(s, x, out, #[inline(always)] |x| sigmoid(s, x)),
+                2 => map(s, x, out, #[inline(always)] |x| silu(s, x)),
+                _ => map(s, x, out, #[inline(always)] |x| softplus(s, x)),
             }
         }
     }

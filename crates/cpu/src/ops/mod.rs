@@ -4,7 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod gate;
-mod lanes;
+pub(crate) mod lanes;
 pub(crate) mod math;
 pub(crate) mod norm;
 pub(crate) mod rope;

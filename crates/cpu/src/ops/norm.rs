@@ -81,17 +81,17 @@ const LENGTH_EPS: f32 = 1e-6;
 kernel! {
     fn rms_row<'a>(s, x: &'a [f32], weight: &'a [f32], eps: f32, bf16: bool, out: &'a mut [f32]) {
         let scale = s.splat(1.0 / (square_sum(s, x) / x.len() as f32 + eps).sqrt());
-        map2(s, x, weight, out, |x, weight| round_if(s, bf16, s.mul(s.mul(x, scale), weight)));
+        map2(s, x, weight, out, #[inline(always)] |x, weight| round_if(s, bf16, s.mul(s.mul(x, scale), weight)));
     }
 }
 
 kernel! {
     fn gated_row<'a>(s, x: &'a mut [f32], weight: &'a [f32], z: &'a [f32], eps: f32, bf16: bool) {
         let scale = s.splat(1.0 / (square_sum(s, x) / x.len() as f32 + eps).sqrt());
-        update(s, x, weight, |x, weight| {
+        update(s, x, weight, #[inline(always)] |x, weight| {
             round_if(s, bf16, s.mul(round_if(s, bf16, s.mul(x, scale)), weight))
         });
-        update(s, x, z, |x, z| round_if(s, bf16, s.mul(x, silu(s, z))));
+        update(s, x, z, #[inline(always)] |x, z| round_if(s, bf16, s.mul(x, silu(s, z))));
     }
 }
 
@@ -99,15 +99,15 @@ kernel! {
     fn l2_row<'a>(s, x: &'a [f32], scale: f32, out: &'a mut [f32]) {
         let length = (square_sum(s, x) + LENGTH_EPS).sqrt();
         let (inverse, scale) = (s.splat(1.0 / length), s.splat(scale));
-        super::lanes::map(s, x, out, |x| s.mul(s.mul(x, inverse), scale));
+        super::lanes::map(s, x, out, #[inline(always)] |x| s.mul(s.mul(x, inverse), scale));
     }
 }
 
 kernel! {
     fn l2_row_bf16<'a>(s, x: &'a [f32], scale: f32, out: &'a mut [f32]) {
-        let squares = round_one(true, super::lanes::sum(s, x, |x| s.round_bf16(s.mul(x, x))));
+        let squares = round_one(true, super::lanes::sum(s, x, #[inline(always)] |x| s.round_bf16(s.mul(x, x))));
         let length = round_one(true, squares + LENGTH_EPS).sqrt();
         let (inverse, scale) = (s.splat(round_one(true, 1.0 / length)), s.splat(scale));
-        super::lanes::map(s, x, out, |x| s.mul(s.round_bf16(s.mul(x, inverse)), scale));
+        super::lanes::map(s, x, out, #[inline(always)] |x| s.mul(s.round_bf16(s.mul(x, inverse)), scale));
     }
 }
