@@ -74,7 +74,7 @@ impl Place {
                     "-m",
                     &*model,
                     "--max-length",
-                    "1024",
+                    "2048",
                 ],
                 more,
             ]
@@ -115,7 +115,7 @@ fn a_batch_killed_ten_times_is_the_batch_of_one_run() {
         "-m",
         &*model,
         "--max-length",
-        "1024",
+        "2048",
     ];
     let mut kills = 0;
     for round in 0..10_u64 {
@@ -164,7 +164,7 @@ fn a_batch_says_what_decide_says() {
             "-m",
             &model(),
             "--max-length",
-            "1024",
+            "2048",
         ],
         &input,
     );
@@ -182,7 +182,7 @@ fn a_batch_says_what_decide_says() {
             "-m",
             &model(),
             "--max-length",
-            "1024",
+            "2048",
         ],
         &input,
     );
@@ -238,7 +238,7 @@ fn an_evaluation_killed_on_its_way_is_that_of_one_run() {
             "-m",
             &*model,
             "--max-length",
-            "1024",
+            "2048",
             "--json",
             "--results",
             &*results,
@@ -283,7 +283,7 @@ fn an_evaluation_counts_every_label() {
             "--report",
             &page,
             "--max-length",
-            "1024",
+            "2048",
         ],
         b"",
     );
@@ -339,7 +339,7 @@ fn a_comparison_ends_as_its_limits_say() {
                     "--records",
                     &*input,
                     "--max-length",
-                    "1024",
+                    "2048",
                 ],
                 more,
             ]
@@ -414,7 +414,7 @@ fn drop_last_logits(line: &str) -> String {
 #[test]
 fn a_server_says_what_the_command_line_says() {
     let place = Place::with(&labelled(10));
-    let server = Server::start(&[&model(), "--any-model", "--max-length", "1024"]);
+    let server = Server::start(&[&model(), "--any-model", "--max-length", "2048"]);
     let url = format!("http://{}", server.address);
     let input = place.name("in.jsonl");
     let args = [
@@ -424,7 +424,7 @@ fn a_server_says_what_the_command_line_says() {
         "--records",
         &input,
         "--max-length",
-        "1024",
+        "2048",
         "--max-kl-worst",
         "0",
     ];
