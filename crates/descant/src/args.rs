@@ -1,4 +1,8 @@
 //! The flags. Each is one item: its name, what it does, its default; `descant help` prints them from here.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "these comments are help texts, in which brackets mean optional"
+)]
 
 mod many;
 

@@ -1,5 +1,5 @@
 //! What is computed, apart from where: the [`Backend`] and [`Head`] traits that every device implements, and the
-//! plain f64 [`reference`] that judges their errors.
+//! plain f64 [`mod@reference`] that judges their errors.
 //!
 //! The backbone has two ways in, no more: prefill rows (a prompt's pieces) and decode rows (a chat stream's next
 //! token), both through [`Backend::run`]. A decision's hidden rows go to a [`HeadRun`], which gives the logits.

@@ -36,7 +36,7 @@ pub enum FormatFault {
     HeaderNulPadded,
     /// The header would end after the file.
     HeaderPastEnd { header: u64, file: usize },
-    /// The header is longer than [`HEADER_BYTES_MAX`].
+    /// The header is longer than `HEADER_BYTES_MAX`.
     HeaderTooLong { header: u64 },
     /// The header is not UTF-8.
     HeaderNotUtf8 { at: usize },
@@ -64,9 +64,9 @@ pub enum FormatFault {
     },
     /// The file is too short for a header.
     TooShort { file: usize },
-    /// A tensor has more than [`DIMS_MAX`] dimensions.
+    /// A tensor has more than `DIMS_MAX` dimensions.
     TooManyDims { name: String },
-    /// The file has more than [`TENSORS_MAX`] tensors.
+    /// The file has more than `TENSORS_MAX` tensors.
     TooManyTensors,
     /// Bytes after the last tensor belong to none.
     Trailing { bytes: usize },
@@ -179,7 +179,7 @@ pub(crate) struct Entry {
     pub(crate) end: usize,
 }
 
-/// Up to [`DIMS_MAX`] dimensions, without an allocation.
+/// Up to `DIMS_MAX` dimensions, without an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     dims: [usize; DIMS_MAX],
