@@ -37,7 +37,7 @@ fn main() {
         .collect();
     let peak = machine_peak(&pool, options.small);
     println!(
-        "peak {peak:.1} GFLOP/s of f32 multiply-adds, {} {} threads",
+        "peak {peak}, {} {} threads",
         pool.isa().name(),
         pool.threads()
     );
@@ -64,7 +64,7 @@ fn main() {
                  {bandwidth:.1} GB/s {:016x}",
                 pool.isa().name(),
                 pool.threads(),
-                100.0 * gflops / peak,
+                100.0 * gflops / if bf16 { peak.bf16 } else { peak.f32 },
                 hash(&out),
             );
         }

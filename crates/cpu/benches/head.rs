@@ -37,7 +37,7 @@ fn main() {
         .expect("memory for the weights");
     let peak = machine_peak(&pool, options.small);
     let path = format!("{}x{}", pool.isa().name(), pool.threads());
-    println!("peak {peak:.1} GFLOP/s of f32 multiply-adds, {path}");
+    println!("peak {peak}, {path}");
     let rows: &[usize] = if options.small {
         &[400]
     } else {
@@ -57,7 +57,7 @@ fn main() {
                 check(&config, weights.as_ref(), &encoded, &hidden, &logits);
             }
             finish.sort_by(f64::total_cmp);
-            let floor = operations(&config, rows, schema) / peak / 1e6;
+            let floor = operations(&config, rows, schema) / peak.f32 / 1e6;
             println!(
                 "head {rows} rows {name} {path} {times} finish {:.1} ms floor {floor:.1} ms {:016x}",
                 finish[finish.len() / 2] * 1e3,

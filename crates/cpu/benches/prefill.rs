@@ -26,7 +26,7 @@ fn main() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let peak = machine_peak(&pool, options.small);
     println!(
-        "peak {peak:.1} GFLOP/s of f32 multiply-adds, {} {} threads",
+        "peak {peak}, {} {} threads",
         pool.isa().name(),
         pool.threads()
     );
@@ -52,7 +52,7 @@ fn bench(
     kind: &str,
     precision: Precision,
     pool: &Arc<Pool>,
-    (rows, small, peak): (usize, bool, f64),
+    (rows, small, peak): (usize, bool, common::Peak),
 ) {
     let capacity = Capacity {
         slots: 1,
@@ -91,7 +91,12 @@ fn bench(
         pool.isa().name(),
         pool.threads(),
         rows as f64 / times.median,
-        100.0 * gflops / peak,
+        100.0 * gflops
+            / if matches!(precision, Precision::Bf16) {
+                peak.bf16
+            } else {
+                peak.f32
+            },
         hash(&last),
     );
 }

@@ -17,7 +17,9 @@ mod head;
 mod linear;
 mod ops;
 
-pub use arch::{Arena, Block, Isa, IsaMissing, MULTIPLY_ADDS_A_ROUND, Pool, multiply_adds};
+pub use arch::{
+    Arena, Block, Isa, IsaMissing, MULTIPLY_ADDS_A_ROUND, Pool, dot_products, multiply_adds,
+};
 pub use backend::{CpuBackend, LmHead, MemoryItem, Options, memory};
 pub use head::CpuHead;
 pub use linear::Linear;

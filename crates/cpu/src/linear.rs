@@ -57,12 +57,19 @@ enum Activations {
 /// Terms that a tile of packed rows walks before the next tile: sixteen outputs' weights of them fit the first-level cache
 /// as f32.
 const STRETCH: usize = 256;
+/// Terms of a stretch of bf16 dot products: pairs are half as large, and fetching the weights anew from the second-level
+/// cache costs less than fetching the sums from further away.
+const STRETCH_DOTS: usize = 4096;
 /// Terms of a stretch where few rows are read in place.
 const STRETCH_FEW: usize = 2048;
 /// Rows packed together: with a stretch of terms they fit the second-level cache.
 const BLOCK_ROWS: usize = 40 * TILE_ROWS;
 /// Columns of a task at most: the sums of a task's rows stay in the caches.
 const TASK_COLUMNS: usize = 1024;
+/// The same for bf16 dot products, whose sums are fetched once in [`STRETCH_DOTS`] terms.
+const TASK_COLUMNS_DOTS: usize = 2048;
+/// Columns whose sums take about as long as packing a task's rows does.
+const PACKING_COLUMNS: usize = 48;
 /// Panels that the widest tile takes together.
 const PANELS_TOGETHER: usize = 4;
 /// Tasks of a thread in one product, where there are several threads: late threads leave the rest to the others.
@@ -207,7 +214,11 @@ impl Linear {
         if rows == 0 || self.outputs == 0 {
             return;
         }
-        let columns = columns_of_a_task(pool.threads(), rows, self.outputs);
+        let most = match Order::of(pool.isa(), activations) {
+            Order::Dots => TASK_COLUMNS_DOTS,
+            Order::OddFirst | Order::Rising => TASK_COLUMNS,
+        };
+        let columns = columns_of_a_task(pool.threads(), rows, self.outputs, most);
         let tiles = Tiles::even(out, self.outputs, rows_of_a_task(rows), columns);
         pool.split(&tiles, |_, mut tile| {
             let x = &x[tile.rows().start * self.inputs..tile.rows().end * self.inputs];
@@ -224,16 +235,17 @@ impl Linear {
             width: self.inputs,
             range: 0..self.inputs,
         };
+        let order = Order::of(isa, activations);
         if self.widens_first(isa, activations, &whole) {
-            return self.tall_tile(isa, Order::of(isa, activations), &whole, tile);
+            return self.tall_tile(isa, order, &whole, tile);
         }
-        let stretch = if whole.are_few() {
-            STRETCH_FEW
-        } else {
-            STRETCH
+        let stretch = match order {
+            _ if whole.are_few() => STRETCH_FEW,
+            Order::Dots => STRETCH_DOTS,
+            Order::OddFirst | Order::Rising => STRETCH,
         };
         let terms = stretch.min(self.inputs.next_multiple_of(2));
-        with_scratch(whole.packed_len(terms), |packed| {
+        with_scratch(whole.packed_len(order, terms), |packed| {
             for start in (0..self.inputs).step_by(stretch) {
                 let range = start..(start + stretch).min(self.inputs);
                 let rows = Rows {
@@ -298,7 +310,7 @@ impl Linear {
         );
         let panel_sums = whole.count * LANES;
         let panel_stride = self.inputs.div_ceil(2) * LANES;
-        let packed = whole.packed_len(STRETCH);
+        let packed = whole.packed_len(order, STRETCH);
         with_scratch(packed + STRETCH * LANES + panels * panel_sums, |scratch| {
             let (packed, scratch) = scratch.split_at_mut(packed);
             let (widened, sums) = scratch.split_at_mut(STRETCH * LANES);
@@ -308,7 +320,7 @@ impl Linear {
                     ..whole.clone()
                 };
                 let terms = rows.range.len().next_multiple_of(2);
-                let left = rows.left(isa, order, &mut packed[..whole.packed_len(terms)]);
+                let left = rows.left(isa, order, &mut packed[..whole.packed_len(order, terms)]);
                 for (panel, sums) in sums.chunks_exact_mut(panel_sums).enumerate() {
                     let from = (first + panel) * panel_stride + start / 2 * LANES;
                     let pairs = &weights[from..from + terms / 2 * LANES];
@@ -351,25 +363,32 @@ fn rows_of_a_task(rows: usize) -> usize {
         .next_multiple_of(TILE_ROWS)
 }
 
-/// Columns of a task: so many that each thread gets a few tasks, and whole panels.
-fn columns_of_a_task(threads: usize, rows: usize, outputs: usize) -> usize {
+/// Columns of a task, `most` at most and whole panels: each thread gets a few tasks, and the threads end together.
+fn columns_of_a_task(threads: usize, rows: usize, outputs: usize, most: usize) -> usize {
     let blocks = rows.div_ceil(rows_of_a_task(rows));
-    let tasks = if threads == 1 {
-        1
-    } else {
-        (threads * TASKS_OF_A_THREAD).div_ceil(blocks)
+    let columns = |tasks: usize| {
+        let columns = outputs.div_ceil(tasks);
+        columns.next_multiple_of(PANELS_TOGETHER * LANES).min(most)
     };
-    let columns = outputs
-        .div_ceil(tasks)
-        .next_multiple_of(PANELS_TOGETHER * LANES);
-    columns.min(TASK_COLUMNS)
+    if threads == 1 {
+        return columns(1);
+    }
+    // How long the thread with the most tasks works, in columns; each task packs its rows anew.
+    let longest = |tasks: &usize| {
+        let columns = columns(*tasks);
+        (blocks * outputs.div_ceil(columns)).div_ceil(threads) * (columns + PACKING_COLUMNS)
+    };
+    let fewest = (threads * TASKS_OF_A_THREAD).div_ceil(blocks);
+    let tasks = (fewest..=2 * fewest).min_by_key(longest);
+    columns(tasks.unwrap_or(fewest))
 }
 
 /// Most scratch values of a task, for maps of at most `inputs` inputs.
 pub(crate) fn scratch_len(inputs: usize) -> usize {
     let terms = inputs.next_multiple_of(2);
     let many = STRETCH * (BLOCK_ROWS + LANES) + BLOCK_ROWS * TASK_COLUMNS;
+    let dots = STRETCH_DOTS + BLOCK_ROWS * (STRETCH_DOTS / 2 + LANES);
     let few = STRETCH_FEW * (12 + LANES + 1);
     // A mapped map packs all terms of a panel and of few rows.
-    many.max(few).max(terms * (12 + LANES + 2))
+    many.max(dots).max(few).max(terms * (12 + LANES + 2))
 }

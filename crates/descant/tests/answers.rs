@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use descant_decision::Value;
 use descant_decision::json::{parse_str, to_json};
-use descant_testkit::fixtures;
+use descant_testkit::{Band, fixtures};
 
 use crate::common::{Server, at, repository, run, text};
 
@@ -132,6 +132,26 @@ fn command_line_replies(name: &str, bodies: &[&str], more: &[&str]) -> Vec<Strin
     text(&output.stdout).lines().map(str::to_owned).collect()
 }
 
+/// Logits of whole requests: f32 roundings of the backbone (2e-4 in a hidden value, at most), averaged over spans and
+/// read by the head. A wrong row, order or layer gives 0.1 and more.
+const LOGITS: Band = Band::absolute(1e-4, "f32 roundings of backbone and head");
+
+/// Compares the unrounded logits of every question, in encoder order, with the release's.
+fn check_logits(name: &str, golden: &[serde_json::Value]) {
+    let replies = command_line_replies(name, &bodies(golden), &["--raw"]);
+    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    for (golden, reply) in golden.iter().zip(&replies) {
+        let reply: serde_json::Value = serde_json::from_str(reply).unwrap();
+        for (index, id) in golden["questions"].as_array().unwrap().iter().enumerate() {
+            let raw = &reply["answers"][id.as_str().unwrap()]["raw"];
+            assert_eq!(raw["options"], golden["option_ids"][index], "{name}, {id}");
+            found.extend(fixtures::numbers(&raw["logits"]));
+            wanted.extend(fixtures::numbers(&golden["logits"][index]));
+        }
+    }
+    LOGITS.check(name, found, wanted);
+}
+
 #[track_caller]
 fn check(name: &str) {
     let golden = golden(name);
@@ -142,6 +162,7 @@ fn check(name: &str) {
     for (golden, reply) in golden.iter().zip(&replies) {
         compare(golden, &parse_str(reply).unwrap());
     }
+    check_logits(name, &golden);
     // The same bytes over HTTP, one connection for some of them.
     let server = Server::start(&[&release(name), "--accept", "release", "--any-model"]);
     let mut connection = server.connect();

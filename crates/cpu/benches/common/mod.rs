@@ -118,13 +118,50 @@ pub fn hash(values: &[f32]) -> u64 {
         })
 }
 
-/// GFLOP/s of independent fused multiply-adds in registers, all threads of the pool together.
-pub fn machine_peak(pool: &Pool, small: bool) -> f64 {
+/// GFLOP/s of independent operations in registers, all threads of the pool together.
+#[derive(Clone, Copy)]
+pub struct Peak {
+    /// Fused multiply-adds in f32.
+    pub f32: f64,
+    /// bf16 dot products of two, or `f32` where the path has none.
+    pub bf16: f64,
+}
+
+impl fmt::Display for Peak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.1} GFLOP/s of f32 multiply-adds, {:.1} in bf16",
+            self.f32, self.bf16
+        )
+    }
+}
+
+/// Measures the peaks.
+pub fn machine_peak(pool: &Pool, small: bool) -> Peak {
     let rounds = if small { 1000 } else { 4_000_000 };
-    let times = measure(small, || {
-        pool.run(pool.threads(), |_| {
-            black_box(descant_cpu::multiply_adds(pool.isa(), black_box(rounds)));
+    let rate = |run: &(dyn Fn(usize) + Sync), flop: usize| {
+        let times = measure(small, || {
+            pool.run(pool.threads(), |_| run(black_box(rounds)))
         });
-    });
-    (pool.threads() * rounds * descant_cpu::MULTIPLY_ADDS_A_ROUND * 2) as f64 / times.median / 1e9
+        (pool.threads() * rounds * flop) as f64 / times.median / 1e9
+    };
+    let isa = pool.isa();
+    let flop = descant_cpu::MULTIPLY_ADDS_A_ROUND * 2;
+    let f32 = rate(
+        &|rounds| {
+            black_box(descant_cpu::multiply_adds(isa, rounds));
+        },
+        flop,
+    );
+    let bf16 = match descant_cpu::dot_products(isa, 1) {
+        Some(_) => rate(
+            &|rounds| {
+                black_box(descant_cpu::dot_products(isa, rounds));
+            },
+            4 * flop,
+        ),
+        None => f32,
+    };
+    Peak { f32, bf16 }
 }

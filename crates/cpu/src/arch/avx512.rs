@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::isa::Kernel;
 use super::simd::{LANES, Simd};
-use super::tile::{DotsProduct, Fill, Pairs};
+use super::tile::{DotsProduct, Fill, Pairs, row_places};
 
 /// Proof of AVX-512 F, BW, DQ and VL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,25 @@ impl Avx512Bf16 {
         }
         // SAFETY: only `detect` makes an `Avx512Bf16`, so all these instructions exist.
         unsafe { compiled(product) };
+    }
+
+    /// Twelve independent chains of sixteen bf16 dot products of two, `rounds` long.
+    pub(super) fn dot_products(self, rounds: usize) -> f32 {
+        #[target_feature(enable = "avx512f,avx512bf16")]
+        fn compiled(rounds: usize) -> f32 {
+            let mut sums: [__m512; 12] = std::array::from_fn(|i| _mm512_set1_ps(i as f32));
+            // SAFETY: the vectors are equally large, and any bits are bf16 values.
+            let pair =
+                unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(0x3e80_3f00)) };
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = _mm512_dpbf16_ps(*sum, pair, pair);
+                }
+            }
+            sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum()
+        }
+        // SAFETY: only `detect` makes an `Avx512Bf16`, so all these instructions exist.
+        unsafe { compiled(rounds) }
     }
 
     /// The proof of the rest.
@@ -185,33 +204,60 @@ impl Fill for Dots<'_> {
                     }
                 }
             }
-            // Wrapping offsets, as in `Chains`.
-            let mut rows = [left; R];
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = left.wrapping_add(r.wrapping_mul(self.row_stride));
-            }
-            let mut at = 0usize;
-            for step in 0..self.steps {
-                let mut weights = [_mm512_setzero_si512(); C];
-                for (c, weights) in weights.iter_mut().enumerate() {
-                    let from = panel.wrapping_add(c).wrapping_mul(self.pairs.panel_stride);
-                    let from = from.wrapping_add(step.wrapping_mul(LANES));
-                    *weights =
-                        _mm512_loadu_si512(self.pairs.data.as_ptr().wrapping_add(from).cast());
-                }
-                for (row, sums) in rows.iter().zip(&mut sums) {
-                    let pair = _mm512_set1_ps(*row.wrapping_add(at));
-                    let pair = std::mem::transmute::<__m512, __m512bh>(pair);
-                    for (sum, weights) in sums.iter_mut().zip(&weights) {
-                        let weights = std::mem::transmute::<__m512i, __m512bh>(*weights);
-                        *sum = _mm512_dpbf16_ps(*sum, pair, weights);
+            let mut step = 0;
+            let rows = row_places::<R>(left, self.row_stride);
+            if self.k_stride == 1 {
+                while step + 4 <= self.steps {
+                    for next in step..step + 4 {
+                        self.add_step(&mut sums, &rows, 1, panel, next);
                     }
+                    step += 4;
                 }
-                at = at.wrapping_add(self.k_stride);
+            }
+            let rows = row_places::<R>(left, self.row_stride);
+            while step < self.steps {
+                self.add_step(&mut sums, &rows, self.k_stride, panel, step);
+                step += 1;
             }
             for (r, row) in sums.iter().enumerate() {
                 for (c, sum) in row.iter().enumerate() {
                     _mm512_storeu_ps(to.add(r * stride + c * LANES), *sum);
+                }
+            }
+        }
+    }
+}
+
+impl Dots<'_> {
+    /// Adds one step's pairs to a tile's sums.
+    ///
+    /// # Safety
+    /// The operands hold the tile's rows and panels at the step, and AVX-512 with bf16 exists.
+    #[inline(always)]
+    unsafe fn add_step<const R: usize, const C: usize>(
+        &self,
+        sums: &mut [[__m512; C]; R],
+        rows: &[*const f32; R],
+        k_stride: usize,
+        panel: usize,
+        step: usize,
+    ) {
+        // SAFETY: the caller promises the instructions, and the tile's rows and panels at the step. The casts keep the bits
+        // of equally large vectors.
+        unsafe {
+            let mut weights = [_mm512_setzero_si512(); C];
+            for (c, weights) in weights.iter_mut().enumerate() {
+                let from = panel.wrapping_add(c).wrapping_mul(self.pairs.panel_stride);
+                let from = from.wrapping_add(step.wrapping_mul(LANES));
+                *weights = _mm512_loadu_si512(self.pairs.data.as_ptr().wrapping_add(from).cast());
+            }
+            let at = step.wrapping_mul(k_stride);
+            for (row, sums) in rows.iter().zip(sums) {
+                let pair = _mm512_set1_ps(*row.wrapping_add(at));
+                let pair = std::mem::transmute::<__m512, __m512bh>(pair);
+                for (sum, weights) in sums.iter_mut().zip(&weights) {
+                    let weights = std::mem::transmute::<__m512i, __m512bh>(*weights);
+                    *sum = _mm512_dpbf16_ps(*sum, pair, weights);
                 }
             }
         }

@@ -24,7 +24,7 @@ mod tile;
 pub use isa::{Isa, IsaMissing};
 pub use memory::{Arena, Block};
 pub use pool::Pool;
-pub use tile::{MULTIPLY_ADDS_A_ROUND, multiply_adds};
+pub use tile::{MULTIPLY_ADDS_A_ROUND, dot_products, multiply_adds};
 
 pub(crate) use isa::{Kernel, kernel};
 pub(crate) use memory::Plain;

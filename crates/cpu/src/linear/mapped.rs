@@ -42,7 +42,7 @@ pub(crate) fn forward_mapped(
             range: 0..inputs,
         };
         let terms = inputs.next_multiple_of(2);
-        let packed = rows.packed_len(terms);
+        let packed = rows.packed_len(Order::Rising, terms);
         with_scratch(packed + terms * (LANES + 1), |scratch| {
             let (packed, scratch) = scratch.split_at_mut(packed);
             let (panel, row) = scratch.split_at_mut(terms * LANES);

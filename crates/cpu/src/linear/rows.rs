@@ -49,6 +49,9 @@ pub(super) struct Rows<'a> {
 /// Rows up to which packing them in groups costs more than it saves.
 const FEW_ROWS: usize = 12;
 
+/// Values between packed rows of pairs: rows a power of two apart would share few places of a cache.
+const PAIRS_APART: usize = 16;
+
 impl<'a> Rows<'a> {
     /// Whether they are taken row by row rather than in groups.
     pub(super) fn are_few(&self) -> bool {
@@ -56,13 +59,12 @@ impl<'a> Rows<'a> {
     }
 
     /// Values that [`Rows::left`] needs to pack `terms` terms.
-    pub(super) fn packed_len(&self, terms: usize) -> usize {
-        let rows = if self.are_few() {
-            self.count
-        } else {
-            self.count.next_multiple_of(TILE_ROWS)
-        };
-        rows * terms
+    pub(super) fn packed_len(&self, order: Order, terms: usize) -> usize {
+        match order {
+            _ if self.are_few() => self.count * terms,
+            Order::Dots => self.count * (terms / 2 + PAIRS_APART),
+            Order::OddFirst | Order::Rising => self.count.next_multiple_of(TILE_ROWS) * terms,
+        }
     }
 
     /// The rows as a left operand of whole pairs, a missing last term being zero.
@@ -79,11 +81,13 @@ impl<'a> Rows<'a> {
         } else {
             terms
         };
-        if self.are_few() {
-            for (row, out) in packed.chunks_exact_mut(steps).take(self.count).enumerate() {
-                self.pack(isa, order, row, out);
+        if self.are_few() || order == Order::Dots {
+            // Half as many values as terms: interleaving them in groups costs more than reading six rows side by side.
+            let stride = steps + if self.are_few() { 0 } else { PAIRS_APART };
+            for (row, out) in packed.chunks_mut(stride).take(self.count).enumerate() {
+                self.pack(isa, order, row, &mut out[..steps]);
             }
-            return Left::strided(packed, self.count, steps, 1);
+            return Left::strided(packed, self.count, stride, 1);
         }
         with_scratch(TILE_ROWS * steps, |group| {
             for (index, out) in packed.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
@@ -119,9 +123,7 @@ impl<'a> Rows<'a> {
             Order::Dots => with_scratch(2 * out.len(), |rounded| {
                 round_terms(isa, terms, LEAST, &mut rounded[..terms.len()]);
                 rounded[terms.len()..].fill(0.0);
-                for (out, [even, odd]) in out.iter_mut().zip(rounded.as_chunks::<2>().0) {
-                    *out = f32::from_bits(even.to_bits() >> 16 | odd.to_bits());
-                }
+                join_pairs(isa, rounded, out);
             }),
         }
     }
@@ -142,6 +144,15 @@ fn interleave(rows: &[f32], steps: usize, out: &mut [f32]) {
 
 /// 2⁻⁶²: smaller activations are taken for zero in the bf16 form.
 const LEAST: f32 = f32::from_bits((127 - 62) << 23);
+
+kernel! {
+    /// Joins the upper halves of each two values, the even one below.
+    fn join_pairs<'a>(_s, rounded: &'a [f32], out: &'a mut [f32]) {
+        for (out, [even, odd]) in out.iter_mut().zip(rounded.as_chunks::<2>().0) {
+            *out = f32::from_bits(even.to_bits() >> 16 | odd.to_bits());
+        }
+    }
+}
 
 kernel! {
     /// Rounds terms to bf16; those below `least` to zero.
