@@ -27,4 +27,4 @@ pub use fault::{Fault, FaultKind, STEP_CHARS_MAX, Step, printable};
 pub use json::Value;
 pub use record::{FAULTS_MAX, Forms, Limits, Options, Question, Record};
 pub use render::render;
-pub use tokenize::Tokenize;
+pub use tokenize::{Detokenize, Tokenize};

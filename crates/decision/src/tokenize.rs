@@ -37,3 +37,12 @@ impl<T: Tokenize + ?Sized> Tokenize for std::sync::Arc<T> {
         (**self).encode_start(text, enough)
     }
 }
+
+/// Turns token ids back into text, token by token.
+pub trait Detokenize: Send + Sync {
+    /// The bytes of a token's text; a character may be spread over several tokens. `None` if no token has the id.
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;
+
+    /// Whether a token is a mark of the model's own, such as the end of a turn, that is no part of what it says.
+    fn is_special(&self, id: u32) -> bool;
+}

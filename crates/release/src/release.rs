@@ -312,19 +312,50 @@ impl Release {
                 .text(CHAT_TEMPLATE, TEMPLATE_BYTES_MAX)
                 .map(|text| Some(text.into_owned()));
         }
-        if !self.source.has(TOKENIZER_CONFIG) {
-            return Ok(None);
-        }
-        let text = self.source.text(TOKENIZER_CONFIG, TEMPLATE_BYTES_MAX)?;
-        let settings: serde_json::Value =
-            serde_json::from_str(&text).map_err(|source| LoadError::Json {
-                file: self.source.path(TOKENIZER_CONFIG),
-                source,
-            })?;
-        Ok(settings
-            .get("chat_template")
+        let settings = self.tokenizer_settings()?;
+        let template = match settings.get("chat_template") {
+            // Several, each with a name.
+            Some(serde_json::Value::Array(named)) => named
+                .iter()
+                .find(|entry| entry.get("name").is_some_and(|name| name == "default"))
+                .and_then(|entry| entry.get("template")),
+            other => other,
+        };
+        Ok(template
             .and_then(|template| template.as_str())
             .map(str::to_owned))
+    }
+
+    /// Names and texts of the tokens that `tokenizer_config.json` names, such as `eos_token`: a chat template may print
+    /// them.
+    ///
+    /// # Errors
+    /// [`LoadError::File`], [`LoadError::Json`], [`LoadError::Memory`].
+    pub fn named_tokens(&self) -> Result<Vec<(String, String)>, LoadError> {
+        let settings = self.tokenizer_settings()?;
+        let named = settings.iter().filter(|(name, _)| name.ends_with("_token"));
+        let text = |(name, token): (&String, &serde_json::Value)| {
+            // Older files describe a token, others only write it.
+            let text = token.get("content").unwrap_or(token).as_str()?;
+            Some((name.clone(), text.to_owned()))
+        };
+        Ok(named.filter_map(text).collect())
+    }
+
+    /// The fields of `tokenizer_config.json`; none if there is no such file or it holds no object.
+    fn tokenizer_settings(&self) -> Result<serde_json::Map<String, serde_json::Value>, LoadError> {
+        if !self.source.has(TOKENIZER_CONFIG) {
+            return Ok(serde_json::Map::new());
+        }
+        let text = self.source.text(TOKENIZER_CONFIG, TEMPLATE_BYTES_MAX)?;
+        match serde_json::from_str(&text) {
+            Ok(serde_json::Value::Object(settings)) => Ok(settings),
+            Ok(_) => Ok(serde_json::Map::new()),
+            Err(source) => Err(LoadError::Json {
+                file: self.source.path(TOKENIZER_CONFIG),
+                source,
+            }),
+        }
     }
 
     /// What each part takes, in the order of [`Part`]; parts without tensors are left out.

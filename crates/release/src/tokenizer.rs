@@ -3,11 +3,12 @@
 //! The pattern printed in `tokenizer_config.json` is not read: the released `tokenizer.json` carries another one, and it
 //! is the one the models were trained with.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use descant_decision::Tokenize;
+use descant_decision::{Detokenize, Tokenize};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::error::LoadError;
@@ -19,6 +20,8 @@ pub struct Tokenizer {
     file: PathBuf,
     inner: tokenizers::Tokenizer,
     id_max: u32,
+    /// Ids of the added tokens that are marked as special.
+    special: BTreeSet<u32>,
     /// Where long text may be cut; nothing where that is not known.
     cuts: Option<Cuts>,
 }
@@ -61,6 +64,7 @@ impl Tokenizer {
         let tokenizer = Tokenizer {
             file: file.to_path_buf(),
             cuts: Cuts::of(&inner),
+            special: special(&inner),
             inner,
             id_max,
         };
@@ -145,6 +149,40 @@ impl Tokenize for Tokenizer {
     }
 }
 
+impl Detokenize for Tokenizer {
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let token = self.inner.id_to_token(id)?;
+        // As the byte-level decoder does it: a token with a character that stands for no byte is text as it is.
+        let bytes = token.chars().map(byte_of).collect::<Option<Vec<u8>>>();
+        Some(bytes.unwrap_or_else(|| token.into_bytes()))
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.special.contains(&id)
+    }
+}
+
+fn special(inner: &tokenizers::Tokenizer) -> BTreeSet<u32> {
+    let added = inner.get_added_tokens_decoder().into_iter();
+    added
+        .filter_map(|(id, token)| token.special.then_some(id))
+        .collect()
+}
+
+/// The byte that a character of a byte-level vocabulary stands for: a printable one for itself, the 68 others, in their
+/// order, for U+0100 and the characters behind it.
+fn byte_of(c: char) -> Option<u8> {
+    const FIRST: u32 = 0x100;
+    match u32::from(c) {
+        code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => u8::try_from(code).ok(),
+        code @ FIRST..=0x143 => {
+            let mut others = (0..=0x20u8).chain(0x7f..=0xa0).chain([0xad]);
+            others.nth((code - FIRST) as usize)
+        }
+        _ => None,
+    }
+}
+
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokenizer")
@@ -158,3 +196,29 @@ impl fmt::Debug for Tokenizer {
 pub(crate) const BYTES_MAX: u64 = 256 << 20;
 /// A text of several scripts, tried at loading so that a broken file fails then.
 const PROBE: &str = "It's 12 o'clock.\r\n\n  नमस्ते 你好 \u{301} 🙂";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_character_of_the_alphabet_is_a_byte_of_its_own() {
+        let bytes: BTreeSet<u8> = ByteLevel::alphabet()
+            .into_iter()
+            .map(|c| byte_of(c).unwrap_or_else(|| panic!("{c:?} is no byte")))
+            .collect();
+        assert_eq!(bytes.len(), 256);
+        for (c, byte) in [
+            ('!', b'!'),
+            ('Ġ', b' '),
+            ('Ċ', b'\n'),
+            ('ł', 0xa0),
+            ('Ń', 0xad),
+        ] {
+            assert_eq!(byte_of(c), Some(byte), "{c}");
+        }
+        for c in [' ', '\u{ad}', '\u{144}', '語'] {
+            assert_eq!(byte_of(c), None, "{c:?}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use descant_decision::Tokenize;
+use descant_decision::{Detokenize, Tokenize};
 use descant_release::{
     AttentionConfig, FileFault, Foreign, HeadConfig, LayerKind, LinearConfig, LoadError, LoadPlan,
     ModelConfig, Part, Release, Tokenizer,
@@ -65,6 +65,14 @@ fn the_tokenizers_give_ids_below_the_vocabulary() {
         let ids = tokenizer.encode(text);
         assert!(ids.iter().all(|id| (*id as usize) < release.config().vocab));
         assert_eq!(tokenizer.decode(&ids, false), text, "{name}");
+        let bytes: Vec<u8> = ids
+            .iter()
+            .flat_map(|id| tokenizer.token_bytes(*id).unwrap())
+            .collect();
+        assert_eq!(bytes, text.as_bytes(), "{name}");
+        let end = tokenizer.token_id("<|im_end|>").unwrap();
+        assert!(tokenizer.is_special(end) && !tokenizer.is_special(ids[0]));
+        assert_eq!(tokenizer.token_bytes(tokenizer.id_max() + 1), None);
         assert!(tokenizer.encode("").is_empty());
     }
 }
@@ -924,6 +932,8 @@ proptest! {
             let ids = tokenizer.encode(&text);
             assert!(ids.iter().all(|id| *id <= tokenizer.id_max()));
             assert_eq!(tokenizer.decode(&ids, false), text);
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.token_bytes(*id).expect("its own id")).collect();
+            assert_eq!(bytes, text.as_bytes());
         });
     }
 }
