@@ -279,6 +279,12 @@ impl Handle {
         stats
     }
 
+    /// The refusal of a job that a caller has waited for long enough: [`EngineError::Busy`] with a hint when to ask
+    /// again.
+    pub fn busy(&self) -> EngineError {
+        self.shared.door.busy()
+    }
+
     /// The model.
     pub fn config(&self) -> &ModelConfig {
         &self.shared.config

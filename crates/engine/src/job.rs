@@ -1,7 +1,7 @@
 //! What the engine is asked for, on its way from the door to the answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use descant_decision::Encoded;
@@ -51,6 +51,7 @@ pub(crate) struct Job {
 pub(crate) struct Flags {
     started: AtomicBool,
     gone: AtomicBool,
+    cached_rows: AtomicUsize,
 }
 
 /// What a job asks for.
@@ -99,6 +100,16 @@ impl Flags {
     /// Whether the job got a slot.
     pub(crate) fn started(&self) -> bool {
         self.started.load(Ordering::Acquire)
+    }
+
+    /// Says how many rows of the prompt came from the state cache.
+    pub(crate) fn note_cached(&self, rows: usize) {
+        self.cached_rows.store(rows, Ordering::Release);
+    }
+
+    /// Rows of the prompt that came from the state cache; 0 until the job got its slot.
+    pub(crate) fn cached_rows(&self) -> usize {
+        self.cached_rows.load(Ordering::Acquire)
     }
 
     /// Says that nobody waits for the job any more.

@@ -449,6 +449,7 @@ impl Machine {
             cuts.pop_front();
         }
         entry.cached_rows = done;
+        entry.job.flags.note_cached(done);
         if let Work::Decide(decide) = &entry.job.work {
             let chain = found.node.as_ref().map(Node::chain).unwrap_or_default();
             entry.head = Some(HeadSide {

@@ -178,6 +178,11 @@ impl TokenStream {
         !self.leash.flags.started()
     }
 
+    /// Tokens of the prompt that came from the state cache; known once a token is there.
+    pub fn cached_tokens(&self) -> usize {
+        self.leash.flags.cached_rows()
+    }
+
     fn note(
         &mut self,
         item: Option<Result<StreamItem, EngineError>>,
