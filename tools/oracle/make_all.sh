@@ -6,7 +6,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 python=${1:-"$here/../../.oracle/venv"}/bin/python
 "$python" "$here/release.py"
-for maker in encode hidden answers head python; do
+for maker in encode hidden answers chat head python; do
     "$python" "$here/make_$maker.py"
 done
 "$python" "$here/sums.py"
