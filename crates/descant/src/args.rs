@@ -126,7 +126,8 @@ pub(crate) struct Info {
 
 /// Answer requests over HTTP.
 ///
-/// Routes: POST /v1/systemone, GET /v1/models, GET /health. An interrupt or termination signal lets the requests at
+/// Routes: POST /v1/systemone, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, GET /v1/models, /health.
+/// An interrupt or termination signal lets the requests at
 /// hand finish; a second one ends the program at once.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -156,9 +157,16 @@ pub(crate) struct Serve {
     /// Requests computed at one time. Each has memory for a prompt of the greatest length.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
     pub(crate) slots: usize,
-    /// Memory for states of earlier prompts, which spare later ones that begin alike; 0 for none.
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
-    pub(crate) state_cache_bytes: usize,
+    /// Rows computed in one round, a multiple of 64: a long prompt is run in pieces of so many. Fewer let chat flow and
+    /// cancelled requests go sooner, more are a little faster in all [default: 256]. Numbers do not depend on it.
+    #[arg(long, value_name = "N", value_parser = piece_rows)]
+    pub(crate) max_rows: Option<usize>,
+    /// Memory for states of earlier prompts, which spare later ones that begin alike, in MiB; 0 for none.
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mebibytes)]
+    pub(crate) cache_mb: usize,
+    /// Take decisions only: chat and completions are refused, and the memory of the output embedding is spared.
+    #[arg(long)]
+    pub(crate) no_chat: bool,
     #[command(flatten)]
     pub(crate) limits: LimitFlags,
     /// Form of the log lines on standard error.
@@ -253,9 +261,10 @@ pub(crate) struct Compute {
     /// Precision of the activations: f32, or bf16, which is faster and rounds as the release's own code does on a GPU.
     #[arg(long, value_enum, value_name = "P", default_value_t)]
     pub(crate) precision: Precision,
-    /// Most memory to take, in bytes [default: what the system has available].
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) memory_bytes: Option<u64>,
+    /// Most memory to take: bytes, or a number with KiB, MiB, GiB, KB, MB or GB [default: what the system has
+    /// available]. A model that needs more is refused before it is loaded, with each item and what would fit.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory_limit: Option<u64>,
     /// Instruction set, for tests.
     #[arg(long, hide = true, value_name = "ISA", env = "DESCANT_ISA")]
     pub(crate) isa: Option<String>,
@@ -271,9 +280,16 @@ pub(crate) struct LimitFlags {
     /// Open connections; further clients wait.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub(crate) max_connections: usize,
-    /// Decisions that wait for a slot; further ones are told to come back (529).
+    /// Requests that wait for a slot; further ones are told when to come back (529, on OpenAI's routes 503).
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
-    pub(crate) max_waiting: usize,
+    pub(crate) queue: usize,
+    /// Seconds that a request waits for a slot, after which it is told the same. Common clients give up after 10.
+    #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = seconds)]
+    pub(crate) queue_timeout: u64,
+    /// Seconds that a request may take in all, after which it is refused (503) [default: no limit]. A client may name a
+    /// shorter time in the header x-descant-timeout-ms.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) request_timeout: Option<u64>,
     /// Seconds that the head of a request may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = seconds)]
     pub(crate) header_timeout: u64,
@@ -352,6 +368,34 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+fn mebibytes(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(number) if number <= usize::MAX >> 20 => Ok(number),
+        Ok(_) => Err("is more than can be addressed".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Bytes, or a number with a unit.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit: u64 = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "kib" | "k" => 1 << 10,
+        "mb" => 1_000_000,
+        "mib" | "m" => 1 << 20,
+        "gb" => 1_000_000_000,
+        "gib" | "g" => 1 << 30,
+        _ => return Err("the unit must be KiB, MiB, GiB, KB, MB or GB".to_owned()),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|error: std::num::ParseIntError| error.to_string())?;
+    let bytes = number.checked_mul(unit);
+    bytes.ok_or_else(|| "is more than can be counted".to_owned())
+}
+
 fn piece_rows(text: &str) -> Result<usize, String> {
     match positive(text)? {
         rows if rows.is_multiple_of(64) => Ok(rows),
@@ -420,6 +464,24 @@ mod tests {
             std::fs::write(&page, &wanted).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&page).unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_size_has_a_unit_or_is_in_bytes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1048576", 1 << 20),
+            ("3GiB", 3 << 30),
+            ("3 gib", 3 << 30),
+            ("2G", 2 << 30),
+            ("5MB", 5_000_000),
+            ("7k", 7168),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "1.5GiB", "-1", "1TiB", "x", "99999999999GiB"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -15,10 +15,14 @@ use descant_release::{HeadConfig, ModelConfig, Outline, Part, Release};
 use crate::args::{self, Compute};
 use crate::failure::Failure;
 
-/// Prompt rows of a round; longer prompts are run in pieces.
+/// Prompt rows of a round of a command that has the device for itself; longer prompts are run in pieces.
 const ROWS: usize = 1024;
+/// Prompt rows of a server's round: a token of chat, and a client that leaves, waits for one such piece.
+const SERVER_ROWS: usize = 256;
 /// Shortest prompt that a suggestion of a smaller `--max-length` leaves room for.
 const LENGTH_MIN: u64 = 1024;
+/// Fewest rows of a round.
+const ROWS_MIN: u64 = CHUNK_ROWS as u64;
 
 /// What a command wants room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +31,13 @@ pub(crate) struct Room {
     pub(crate) slots: usize,
     /// Most tokens of each.
     pub(crate) length: usize,
-    /// Memory of the state cache.
-    pub(crate) cache_bytes: usize,
-    /// Whether `slots` and `cache_bytes` come from flags that the user can change.
+    /// Prompt rows of a round; a multiple of a chunk.
+    pub(crate) rows: usize,
+    /// Memory of the state cache, in MiB.
+    pub(crate) cache_mb: usize,
+    /// Whether tokens are generated, so that the output embedding had better be in memory.
+    pub(crate) chats: bool,
+    /// Whether all of it comes from flags that the user can change, not the length alone.
     pub(crate) is_server: bool,
 }
 
@@ -45,9 +53,28 @@ impl Room {
         Room {
             slots: 1,
             length,
-            cache_bytes: 0,
+            rows: ROWS,
+            cache_mb: 0,
+            chats: false,
             is_server: false,
         }
+    }
+
+    /// Room for a server's flags.
+    pub(crate) fn for_server(flags: &args::Serve) -> Room {
+        Room {
+            slots: flags.slots,
+            length: flags.length.max_length,
+            rows: flags.max_rows.unwrap_or(SERVER_ROWS),
+            cache_mb: flags.cache_mb,
+            chats: !flags.no_chat,
+            is_server: true,
+        }
+    }
+
+    /// Memory of the state cache, in bytes.
+    pub(crate) fn cache_bytes(self) -> usize {
+        self.cache_mb << 20
     }
 
     fn capacity(self) -> Capacity {
@@ -55,7 +82,7 @@ impl Room {
         Capacity {
             slots: self.slots,
             positions,
-            rows: positions.min(ROWS) + self.slots,
+            rows: positions.min(self.rows) + self.slots,
         }
     }
 
@@ -69,8 +96,9 @@ impl Room {
         let length = flag("--max-length", self.length, LENGTH_MIN, CHUNK_ROWS as u64);
         match self.is_server {
             true => vec![
-                flag("--state-cache-bytes", self.cache_bytes, 0, 1 << 20),
+                flag("--cache-mb", self.cache_mb, 0, 1),
                 flag("--slots", self.slots, 1, 1),
+                flag("--max-rows", self.rows, ROWS_MIN, CHUNK_ROWS as u64),
                 length,
             ],
             false => vec![length],
@@ -81,10 +109,11 @@ impl Room {
     fn with(self, values: &[u64]) -> Room {
         let value = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         match *values {
-            [cache_bytes, slots, length] => Room {
+            [cache_mb, slots, rows, length] => Room {
                 slots: value(slots),
                 length: value(length),
-                cache_bytes: value(cache_bytes),
+                rows: value(rows),
+                cache_mb: value(cache_mb),
                 ..self
             },
             [length] => Room {
@@ -153,7 +182,10 @@ fn options(compute: &Compute, room: Room) -> Options {
     Options {
         precision,
         capacity: room.capacity(),
-        lm_head: LmHead::Mapped,
+        lm_head: match room.chats {
+            true => LmHead::Packed,
+            false => LmHead::Mapped,
+        },
     }
 }
 
@@ -187,7 +219,7 @@ pub(crate) fn memory(
         items.push(budget_item("head weights", 2 * head_parameters));
     }
     let settings = Settings {
-        cache_bytes: room.cache_bytes,
+        cache_bytes: room.cache_bytes(),
         ..settings.clone()
     };
     let width = head.as_ref().map(|head| head.width);
@@ -210,7 +242,7 @@ fn check_room(
     room: Room,
     settings: &Settings,
 ) -> Result<(), Failure> {
-    let Some(limit) = compute.memory_bytes.or_else(available_bytes) else {
+    let Some(limit) = compute.memory_limit.or_else(available_bytes) else {
         return Ok(());
     };
     let items = |values: &[u64]| memory(outline, compute, room.with(values), settings);
@@ -251,8 +283,8 @@ mod tests {
         let room = Room {
             slots: 4,
             length: 1000,
-            cache_bytes: 0,
             is_server: true,
+            ..Room::for_one(1)
         };
         assert_eq!(
             room.capacity(),

@@ -185,7 +185,7 @@ pub(crate) fn any_name(place: &Place) -> Names {
 /// A desk for a model.
 pub(crate) fn desk(
     names: Names,
-    tokenizer: Tokenizer,
+    tokenizer: impl Into<Arc<Tokenizer>>,
     (accept, length): (&Accept, &Length),
     confidence: Confidence,
 ) -> Desk {
@@ -197,7 +197,8 @@ pub(crate) fn desk(
         max_length: length.max_length,
         over_length,
     };
-    Desk::new(names, Arc::new(tokenizer), budget, confidence).with_limits(limits(accept))
+    let tokenizer: Arc<Tokenizer> = tokenizer.into();
+    Desk::new(names, tokenizer, budget, confidence).with_limits(limits(accept))
 }
 
 fn limits(accept: &Accept) -> Limits {

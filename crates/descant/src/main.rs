@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval::run(&args),
         Command::Hidden(args) => hidden::run(&args),
         Command::Info(args) => info::run(&args),
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

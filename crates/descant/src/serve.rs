@@ -1,4 +1,4 @@
-//! `descant serve`: decisions over HTTP, until told to stop.
+//! `descant serve`: decisions and chat over HTTP, until told to stop.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use descant_engine::{Engine, Settings};
-use descant_server::{App, Card, Limits, Setup, serve};
+use descant_release::{Release, Tokenizer};
+use descant_server::{App, Card, ChatDesk, ChatTemplate, Limits, Setup, Vocabulary, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,7 +20,7 @@ use crate::failure::Failure;
 use crate::load::{self, Loaded};
 use crate::log;
 
-pub(crate) fn run(args: Serve) -> Result<(), Failure> {
+pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     log::start(&args.log, args.log_format)?;
     let runtime = runtime()?;
     // Taken before the model is loaded, which may take minutes: a port in use is told at once.
@@ -33,26 +34,28 @@ pub(crate) fn run(args: Serve) -> Result<(), Failure> {
 }
 
 /// Loads the model and puts together what the server serves.
-fn setup(args: Serve) -> Result<(Setup, Engine), Failure> {
+fn setup(args: &Serve) -> Result<(Setup, Engine), Failure> {
     let place = load::place(args.model.model.as_deref())?;
     let release = place.release(args.model.clef.clef.as_deref())?;
     let no_head = release
         .require_head()
         .err()
         .map(|missing| missing.to_string());
-    let names = load::names(&place, release.config(), args.served_name, args.any_model);
-    let tokenizer = release.tokenizer()?;
-    let room = Room {
-        slots: args.slots,
-        length: args.length.max_length,
-        cache_bytes: args.state_cache_bytes,
-        is_server: true,
-    };
+    let names = load::names(
+        &place,
+        release.config(),
+        args.served_name.clone(),
+        args.any_model,
+    );
+    let tokenizer = Arc::new(release.tokenizer()?);
+    let room = Room::for_server(args);
     let settings = Settings {
-        queue_max: args.limits.max_waiting,
-        cache_bytes: room.cache_bytes,
+        queue_max: args.limits.queue,
+        wait_max: Some(Duration::from_secs(args.limits.queue_timeout)),
+        cache_bytes: room.cache_bytes(),
         ..Settings::default()
     };
+    let chat = chat_desk(args, &release, &tokenizer)?;
     let Loaded { release, engine } = Loaded::new(release, &args.compute, room, &settings)?;
     tracing::info!(model = names.served(), place = %place, "loaded");
     if let Some(missing) = &no_head {
@@ -75,8 +78,34 @@ fn setup(args: Serve) -> Result<(Setup, Engine), Failure> {
         limits: limits(&args.limits),
         readers: std::thread::available_parallelism().map_or(1, usize::from),
         no_head,
+        chat,
     };
     Ok((setup, engine))
+}
+
+/// How conversations and texts are read, or why they are not.
+fn chat_desk(
+    args: &Serve,
+    release: &Release,
+    tokenizer: &Arc<Tokenizer>,
+) -> Result<Result<ChatDesk, String>, Failure> {
+    if args.no_chat {
+        return Ok(Err("it was started with --no-chat".to_owned()));
+    }
+    let template = match release.chat_template()? {
+        Some(source) => ChatTemplate::new(&source, release.named_tokens()?)
+            .map_err(|error| format!("the release's chat template cannot be used: {error}")),
+        None => Err("the release has no chat template".to_owned()),
+    };
+    if let Err(missing) = &template {
+        tracing::warn!(missing, "chat will be refused");
+    }
+    let vocabulary = Arc::clone(tokenizer) as Arc<dyn Vocabulary>;
+    let turn_ends = release.config().eos.clone();
+    let length_max = args.length.max_length;
+    Ok(Ok(ChatDesk::new(
+        vocabulary, template, turn_ends, length_max,
+    )))
 }
 
 async fn listen(listener: TcpListener, setup: Setup) -> Result<(), Failure> {
@@ -143,6 +172,8 @@ fn limits(flags: &LimitFlags) -> Limits {
         connections_max: flags.max_connections,
         header_wait_max: Duration::from_secs(flags.header_timeout),
         body_wait_max: Duration::from_secs(flags.body_timeout),
+        queue_wait_max: Some(Duration::from_secs(flags.queue_timeout)),
+        request_time_max: flags.request_timeout.map(Duration::from_secs),
         idle_max: Duration::from_secs(flags.idle_timeout),
         stop_wait_max: Duration::from_secs(flags.stop_timeout),
         ..default

@@ -13,17 +13,19 @@ use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use axum::routing::{MethodRouter, get, post};
 use descant_decision::json::{Object, to_json};
-use descant_engine::{Decided, Handle, Health, JobOptions};
+use descant_engine::{Decided, Handle, Health};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::body::{Door, Held};
+use crate::chat::{self, ChatDesk};
 use crate::error::Refused;
 use crate::limits::Limits;
 use crate::models::{self, Card};
 use crate::panic;
+use crate::patience::Time;
 use crate::request_id::RequestId;
 use crate::systemone::{Asking, Desk};
 
@@ -46,6 +48,8 @@ pub struct Setup {
     pub readers: usize,
     /// Why the model answers no decisions, if it does not.
     pub no_head: Option<String>,
+    /// How conversations and texts are read, or why they are not.
+    pub chat: Result<ChatDesk, String>,
 }
 
 /// The server apart from its connections: requests in, replies out.
@@ -56,9 +60,9 @@ pub struct App {
 
 /// What the routes share.
 #[derive(Debug)]
-struct Hall {
-    setup: Setup,
-    door: Door,
+pub(crate) struct Hall {
+    pub(crate) setup: Setup,
+    pub(crate) door: Door,
     readers: Arc<Semaphore>,
     closing: AtomicBool,
 }
@@ -80,10 +84,11 @@ impl App {
     }
 
     /// Answers one request. Always answers, and never with a panic.
-    pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
+    pub async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
         let id = RequestId::from_headers(request.headers());
         let line = LogLine::of(&request, &id);
+        request.extensions_mut().insert(id.clone());
         let mut response = match panic::catch(self.routes.call(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
@@ -133,11 +138,15 @@ fn routes(hall: &Arc<Hall>) -> Router {
     for path in ["/health", "/healthz", "/ready", "/ping"] {
         router = router.route(path, read(get(health)));
     }
+    router = router.merge(chat::routes());
     router.fallback(nothing_here).with_state(Arc::clone(hall))
 }
 
 /// A path's methods, with an answer for `OPTIONS` and for all others.
-fn methods(method: MethodRouter<Arc<Hall>>, allowed: &'static str) -> MethodRouter<Arc<Hall>> {
+pub(crate) fn methods(
+    method: MethodRouter<Arc<Hall>>,
+    allowed: &'static str,
+) -> MethodRouter<Arc<Hall>> {
     method
         .options(move || async move {
             let mut response = Response::new(Body::empty());
@@ -199,21 +208,31 @@ async fn systemone(
             missing: missing.clone(),
         });
     }
+    let time = hall.time(&headers)?;
     let held = hall.door.read(&headers, body).await?;
-    let asking = hall.read(held).await?;
+    let asking = hall
+        .read(held, |hall, body| hall.setup.desk.read(body))
+        .await?;
+    let engine = &hall.setup.engine;
     // Whoever drops this future, because the client has left, drops the ticket, which cancels the job.
-    let ticket = hall
-        .setup
-        .engine
-        .decide(asking.encoded(), &JobOptions::default())?;
-    let decided = ticket.await?;
+    let ticket = engine.decide(asking.encoded(), &time.job()?)?;
+    let decided = time.answer(engine, ticket).await?;
     let reply = asking.reply(&decided.logits)?;
     Ok(hall.dispatch(&asking, &decided, reply.compact()))
 }
 
 impl Hall {
+    /// The time of a request that starts now.
+    pub(crate) fn time(&self, headers: &HeaderMap) -> Result<Time, Refused> {
+        Time::of(headers, &self.setup.limits)
+    }
+
     /// Decodes, parses and encodes a body, on a thread that may take its time.
-    async fn read(self: &Arc<Self>, held: Held) -> Result<Asking, Refused> {
+    pub(crate) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        held: Held,
+        read: impl FnOnce(&Hall, &[u8]) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, Refused> {
         let busy = Refused::Busy {
             retry_after_ms: 1000,
         };
@@ -225,7 +244,7 @@ impl Hall {
         let read = tokio::task::spawn_blocking(move || {
             // Held until the work is done, even if nobody waits for it any more.
             let _reader = reader;
-            hall.setup.desk.read(held.decoded()?.bytes())
+            read(&hall, held.decoded()?.bytes())
         });
         read.await.unwrap_or_else(|error| {
             Err(Refused::Defect {
@@ -241,6 +260,10 @@ impl Hall {
         note("x-clef-mode", HeaderValue::from_static("joint"));
         note("x-clef-queue-ms", milliseconds(decided.queue_time));
         note("x-clef-engine-ms", milliseconds(decided.engine_time));
+        note(
+            "x-clef-cached-tokens",
+            HeaderValue::from(decided.cached_rows),
+        );
         if asking.truncated_tokens() > 0 {
             note(
                 "x-clef-truncated-tokens",
@@ -257,7 +280,7 @@ impl Hall {
     }
 }
 
-fn json(status: StatusCode, body: String) -> Response<Body> {
+pub(crate) fn json(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");

@@ -7,11 +7,13 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
+use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -86,8 +88,14 @@ async fn attend(stream: TcpStream, _place: OwnedSemaphorePermit, app: Arc<App>, 
         let app = Arc::clone(&app);
         async move {
             let response = app.answer(hyper::Request::map(request, Body::new)).await;
+            let activity = Arc::clone(&request_at_hand.0);
             drop(request_at_hand);
-            Ok::<_, std::convert::Infallible>(response)
+            let busy = |body| Busy {
+                body,
+                activity,
+                at_hand: None,
+            };
+            Ok::<_, std::convert::Infallible>(response.map(busy))
         }
     });
     let builder = builder(&limits);
@@ -131,6 +139,41 @@ struct Doing {
 
 /// A request that its connection waits for.
 struct AtHand(Arc<Activity>);
+
+/// The body of a reply. While it waits for what is to be sent, its connection is not quiet; while the client takes
+/// nothing, it is.
+struct Busy {
+    body: Body,
+    activity: Arc<Activity>,
+    at_hand: Option<AtHand>,
+}
+
+impl HttpBody for Busy {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.at_hand.is_none() {
+            self.at_hand = Some(self.activity.enter());
+        }
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if frame.is_ready() {
+            self.at_hand = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 impl Activity {
     fn new() -> Activity {

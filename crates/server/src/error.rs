@@ -58,6 +58,8 @@ pub enum Refused {
     },
     /// The server is about to stop.
     Closing,
+    /// The request's time is up: the client's own limit, or the server's.
+    Deadline,
     /// A fault of ours or of the device. The text goes to the log, not to the client.
     Defect {
         /// What failed.
@@ -65,6 +67,13 @@ pub enum Refused {
     },
     /// The request is not a record; all its faults.
     Faults(Vec<Fault>),
+    /// A header's value cannot be used.
+    Header {
+        /// Its name.
+        name: &'static str,
+        /// What it may be.
+        wanted: &'static str,
+    },
     /// The content type is one that this server does not read.
     MediaType {
         /// The type that was sent.
@@ -74,6 +83,11 @@ pub enum Refused {
     Method {
         /// The methods that do, as in an `allow` header.
         allowed: &'static str,
+    },
+    /// The server holds no conversations.
+    NoChat {
+        /// Why not.
+        missing: String,
     },
     /// The served release has no joint schema head.
     NoHead {
@@ -144,11 +158,15 @@ impl Refused {
             Refused::BodyUndecodable { .. } => caller(400, "api_usage_error", "body_undecodable"),
             Refused::Busy { .. } => server(529, "overloaded_error", "overloaded"),
             Refused::Closing => server(503, "unavailable_error", "closing"),
+            Refused::Deadline => server(503, "unavailable_error", "deadline"),
             Refused::Defect { .. } => server(500, "internal_error", "internal"),
             Refused::Faults(_) => caller(422, "validation_error", "validation_error"),
+            Refused::Header { .. } => caller(400, "api_usage_error", "invalid_header"),
             Refused::MediaType { .. } => caller(415, "api_usage_error", "unsupported_media_type"),
             Refused::Method { .. } => caller(405, "api_usage_error", "method_not_allowed"),
-            Refused::NoHead { .. } => caller(400, "api_usage_error", "model_not_supported"),
+            Refused::NoChat { .. } | Refused::NoHead { .. } => {
+                caller(400, "api_usage_error", "model_not_supported")
+            }
             Refused::Route { .. } => caller(404, "api_usage_error", "not_found"),
             Refused::SchemaTooLong { .. } | Refused::TooLong { .. } => {
                 caller(413, "max_tokens_exceeded", "max_tokens_exceeded")
@@ -218,6 +236,7 @@ impl Refused {
         match self {
             Refused::Busy { retry_after_ms } => Some(*retry_after_ms),
             Refused::Closing => Some(CLOSING_RETRY_MS),
+            Refused::Deadline => Some(DEADLINE_RETRY_MS),
             _ => None,
         }
     }
@@ -256,8 +275,10 @@ impl fmt::Display for Refused {
                 )
             }
             Refused::Closing => f.write_str("the server is about to stop"),
+            Refused::Deadline => f.write_str("the request's time limit passed"),
             Refused::Defect { .. } => f.write_str("the server failed to compute an answer"),
             Refused::Faults(faults) => list(f, faults),
+            Refused::Header { name, wanted } => write!(f, "the header {name} must be {wanted}"),
             Refused::MediaType { found } => {
                 write!(
                     f,
@@ -267,6 +288,12 @@ impl fmt::Display for Refused {
             }
             Refused::Method { allowed } => {
                 write!(f, "this path does not have the method; it has {allowed}")
+            }
+            Refused::NoChat { missing } => {
+                write!(
+                    f,
+                    "this server holds no conversations, only decisions (POST /v1/systemone): {missing}"
+                )
             }
             Refused::NoHead { missing } => {
                 write!(f, "the model answers no decisions: {missing}")
@@ -296,9 +323,7 @@ impl From<EngineError> for Refused {
         match error {
             EngineError::Busy { retry_after_ms } => Refused::Busy { retry_after_ms },
             EngineError::Closing => Refused::Closing,
-            EngineError::Deadline => Refused::Busy {
-                retry_after_ms: DEADLINE_RETRY_MS,
-            },
+            EngineError::Deadline => Refused::Deadline,
             EngineError::NoHead => Refused::NoHead {
                 missing: error.to_string(),
             },
@@ -431,6 +456,13 @@ mod tests {
                 "closing",
             ),
             (
+                Refused::Deadline,
+                503,
+                "unavailable_error",
+                SERVER,
+                "deadline",
+            ),
+            (
                 Refused::Defect { message: name() },
                 500,
                 "internal_error",
@@ -445,6 +477,16 @@ mod tests {
                 "validation_error",
             ),
             (
+                Refused::Header {
+                    name: "x",
+                    wanted: "a number",
+                },
+                400,
+                USAGE,
+                CALLER,
+                "invalid_header",
+            ),
+            (
                 Refused::MediaType { found: name() },
                 415,
                 USAGE,
@@ -457,6 +499,13 @@ mod tests {
                 USAGE,
                 CALLER,
                 "method_not_allowed",
+            ),
+            (
+                Refused::NoChat { missing: name() },
+                400,
+                USAGE,
+                CALLER,
+                "model_not_supported",
             ),
             (
                 Refused::NoHead { missing: name() },
@@ -609,12 +658,7 @@ mod tests {
                 Refused::Busy { retry_after_ms: 70 },
             ),
             (EngineError::Closing, Refused::Closing),
-            (
-                EngineError::Deadline,
-                Refused::Busy {
-                    retry_after_ms: DEADLINE_RETRY_MS,
-                },
-            ),
+            (EngineError::Deadline, Refused::Deadline),
             (EngineError::NoHead, no_head),
             (
                 EngineError::TooLong {

@@ -16,16 +16,19 @@
 
 mod app;
 mod body;
+mod chat;
 mod connection;
 mod error;
 mod limits;
 mod models;
 mod names;
 mod panic;
+mod patience;
 mod request_id;
 mod systemone;
 
 pub use app::{App, Setup};
+pub use chat::{ChatDesk, ChatTemplate, TemplateError, Vocabulary};
 pub use connection::serve;
 pub use error::Refused;
 pub use limits::Limits;

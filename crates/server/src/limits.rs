@@ -17,6 +17,10 @@ pub struct Limits {
     pub header_wait_max: Duration,
     /// How long a request's body may take.
     pub body_wait_max: Duration,
+    /// How long a request may wait for its turn, counted from its arrival; none for as long as it takes.
+    pub queue_wait_max: Option<Duration>,
+    /// How long a request may take, counted likewise; none for as long as it needs.
+    pub request_time_max: Option<Duration>,
     /// How long a connection may stay open with no request on it.
     pub idle_max: Duration,
     /// How long the requests at hand may take once the server is told to stop.
@@ -32,6 +36,8 @@ impl Default for Limits {
             streams_max: 64,
             header_wait_max: Duration::from_secs(20),
             body_wait_max: Duration::from_secs(60),
+            queue_wait_max: Some(Duration::from_secs(8)),
+            request_time_max: None,
             idle_max: Duration::from_secs(120),
             stop_wait_max: Duration::from_secs(30),
         }

@@ -125,6 +125,7 @@ fn house(settings: &Settings, has_head: bool) -> House {
         limits: Limits::default(),
         readers: 2,
         no_head: (!has_head).then(|| "joint_head.safetensors is missing".into()),
+        chat: Err("a fake holds none".into()),
     });
     House {
         app,

@@ -1,0 +1,28 @@
+//! Chat and completions, as OpenAI's clients speak.
+//!
+//! ```text
+//! body ─► fields ─► order ─► template ─► tokenizer ─► engine ─► teller ─► form ─► reply, or events
+//!                                                        token ─► characters ─► stop strings
+//! ```
+//!
+//! The text of a reply is a function of the prompt's tokens, the terms and the weights: streamed or not, it is the
+//! same. What may still become part of a character or of a stop string is held back until it is known.
+//!
+//! Start reading at `routes.rs`.
+
+mod desk;
+mod fields;
+mod form;
+mod generation;
+mod journal;
+mod messages;
+mod order;
+mod routes;
+mod teller;
+mod template;
+mod text;
+mod tokens;
+
+pub use desk::{ChatDesk, Vocabulary};
+pub(crate) use routes::routes;
+pub use template::{ChatTemplate, TemplateError};

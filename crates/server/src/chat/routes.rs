@@ -1,0 +1,141 @@
+//! The routes of OpenAI's family.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
+use axum::routing::post;
+use axum::{Extension, Router};
+use descant_decision::Value;
+use descant_decision::json::to_json;
+
+use crate::app::{Hall, json, methods};
+use crate::chat::desk::{ChatDesk, Reading, refused};
+use crate::chat::form::{Form, Letterhead};
+use crate::chat::generation::{Events, Generation};
+use crate::chat::journal::Journal;
+use crate::chat::teller::Teller;
+use crate::chat::tokens;
+use crate::error::Refused;
+use crate::names::Names;
+use crate::request_id::RequestId;
+
+/// What a request of this family comes with.
+type Parts = (State<Arc<Hall>>, Extension<RequestId>, HeaderMap, Body);
+
+/// Reads a body of one route.
+type Read<T> = fn(&ChatDesk, &Names, &[u8]) -> Result<T, Refused>;
+
+pub(crate) fn routes() -> Router<Arc<Hall>> {
+    let asked = |method| methods(method, "OPTIONS, POST");
+    let chat = |hall, id, headers, body| generate((hall, id, headers, body), ChatDesk::read_chat);
+    let completion =
+        |hall, id, headers, body| generate((hall, id, headers, body), ChatDesk::read_completion);
+    let mut router = Router::new()
+        .route("/v1/chat/completions", asked(post(chat)))
+        .route("/v1/completions", asked(post(completion)));
+    for path in ["/tokenize", "/v1/tokenize"] {
+        router = router.route(
+            path,
+            asked(post(|h, i, t, b| count((h, i, t, b), tokens::tokenize))),
+        );
+    }
+    for path in ["/detokenize", "/v1/detokenize"] {
+        router = router.route(
+            path,
+            asked(post(|h, i, t, b| count((h, i, t, b), tokens::detokenize))),
+        );
+    }
+    router
+}
+
+async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, Refused> {
+    let (State(hall), Extension(id), headers, body) = parts;
+    let time = hall.time(&headers)?;
+    let reading = read_body(&hall, &headers, body, read).await?;
+    let desk = chat_desk(&hall)?;
+    let Reading {
+        form,
+        model,
+        prompt,
+        terms,
+    } = reading;
+    let letterhead = Letterhead {
+        form,
+        id: reply_id(form),
+        created: now(),
+        model,
+        vocabulary: desk.vocabulary(),
+        top: terms.sampling.logprobs,
+        tells_usage: terms.streams && terms.tells_usage,
+    };
+    let options = desk.options(&terms, time.job()?);
+    let journal = Journal::new(id, prompt.len());
+    let engine = &hall.setup.engine;
+    // Whoever drops the stream, because the client has left, cancels the job.
+    let stream = engine.generate(prompt, options).map_err(refused)?;
+    let teller = Teller::new(
+        desk.vocabulary(),
+        terms.stops,
+        terms.sampling.logprobs.is_some(),
+    );
+    let mut generation = Generation::new(time.watch(engine, stream), teller, journal);
+    if !terms.streams {
+        let reply = generation.whole(&letterhead).await?;
+        return Ok(json(StatusCode::OK, to_json(&reply)));
+    }
+    let first = generation.next().await?;
+    Ok(event_stream(Events::new(generation, letterhead, &first)))
+}
+
+async fn count(parts: Parts, read: Read<Value>) -> Result<Response<Body>, Refused> {
+    let (State(hall), _, headers, body) = parts;
+    let reply = read_body(&hall, &headers, body, read).await?;
+    Ok(json(StatusCode::OK, to_json(&reply)))
+}
+
+async fn read_body<T: Send + 'static>(
+    hall: &Arc<Hall>,
+    headers: &HeaderMap,
+    body: Body,
+    read: Read<T>,
+) -> Result<T, Refused> {
+    chat_desk(hall)?;
+    let held = hall.door.read(headers, body).await?;
+    let read =
+        move |hall: &Hall, body: &[u8]| read(chat_desk(hall)?, hall.setup.desk.names(), body);
+    hall.read(held, read).await
+}
+
+fn chat_desk(hall: &Hall) -> Result<&ChatDesk, Refused> {
+    let desk = hall.setup.chat.as_ref();
+    desk.map_err(|missing| Refused::NoChat {
+        missing: missing.clone(),
+    })
+}
+
+fn event_stream(events: Events) -> Response<Body> {
+    let mut response = Response::new(Body::new(events));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+/// A name for a reply that no other reply has.
+fn reply_id(form: Form) -> String {
+    let fresh = RequestId::fresh().to_string();
+    let digits = fresh.trim_start_matches("req_");
+    match form {
+        Form::Chat => format!("chatcmpl-{digits}"),
+        Form::Completion => format!("cmpl-{digits}"),
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
