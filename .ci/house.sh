@@ -75,6 +75,33 @@ assert json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["
 assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health").status == 200
 P
 pass "decisions over HTTP equal those of the command line, alone and in company, and bad bodies get a 4xx"
+python3 - "$port" <<'P' || fail "chat over HTTP"
+import json, sys, threading, urllib.request
+port = sys.argv[1]
+def post(path, **body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return reply.read().decode()
+asked = {"messages": [{"role": "user", "content": "Say hello to 世界."}], "max_tokens": 24, "seed": 3}
+whole = json.loads(post("/v1/chat/completions", **asked))
+text = whole["choices"][0]["message"]["content"]
+usage = whole["usage"]
+assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"], usage
+events = post("/v1/chat/completions", **asked, stream=True).split("\n\n")
+assert events[-2:] == ["data: [DONE]", ""], events[-2:]
+parts = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == text
+others = []
+def other(seed):
+    others.append(json.loads(post("/v1/chat/completions", **{**asked, "seed": seed}))["choices"][0]["message"]["content"] == text)
+threads = [threading.Thread(target=other, args=(3 if number % 2 == 0 else number,)) for number in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert others.count(True) >= 4, others
+ids = json.loads(post("/tokenize", prompt="Hello, 世界!"))["tokens"]
+assert json.loads(post("/detokenize", tokens=ids))["text"] == "Hello, 世界!"
+P
+pass "chat says the same whole, streamed and in company"
 kill -TERM "$server" && wait "$server" || fail "the server stops cleanly"
 server=
 pass "the server stops cleanly"
