@@ -64,7 +64,7 @@ def errors(client: openai.OpenAI, model: str) -> None:
     for what, wanted, terms in [
         ("an unknown model is not found", openai.NotFoundError, {"model": "gpt-6", "messages": MESSAGES}),
         ("a wrong field is a bad request", openai.BadRequestError, {"model": model, "messages": MESSAGES, "temperature": -1}),
-        ("tools are refused", openai.BadRequestError, {"model": model, "messages": MESSAGES, "tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ("a bound form is refused", openai.BadRequestError, {"model": model, "messages": MESSAGES, "response_format": {"type": "json_object"}}),
         ("too long a prompt is a bad request", openai.BadRequestError, {"model": model, "messages": [{"role": "user", "content": "word " * 200_000}]}),
     ]:
         try:

@@ -32,6 +32,30 @@ def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tool call as templates want it; clients send its arguments as JSON text."""
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "It's \"a & b\" – ünï \U0001f642 <b>",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "c"},
+                    "n": {"type": "number", "default": 1e-05, "minimum": 1.0},
+                },
+                "required": ["city"],
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}},
+]
+
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "one": [turn("user", "Hello.")],
     "system": [turn("system", "Be brief."), turn("user", "Why is the sky blue?")],
@@ -67,6 +91,15 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "nobody_asks": [turn("system", "x"), turn("assistant", "y")],
     "tool_result": [turn("user", "<tool_response>\n3\n</tool_response>")],
     "parts": [turn("user", [{"type": "text", "text": "one, "}, {"type": "text", "text": "two"}])],
+    "calls": [
+        turn("user", "Weather in Zürich & <x>?"),
+        turn("assistant", "", tool_calls=[call("weather", {"city": "Zürich & <x>", "n": 2.50, "l": [1, 2, {"a": None}]})]),
+        turn("tool", '{"t": 3}'),
+        turn("tool", "sunny"),
+        turn("assistant", "Let me see.", tool_calls=[call("weather", {}), call("clock", {"zone": "CET"})]),
+        turn("tool", "12:00"),
+        turn("user", "Thanks."),
+    ],
     "long": [turn("user" if index % 2 == 0 else "assistant", f"Turn {index}. " + "word " * (3 * index)) for index in range(13)],
 }
 
@@ -103,17 +136,19 @@ def renderings(tokenizers: dict[str, Any]) -> list[dict[str, Any]]:
                 if template not in ("thinking", "layout") and variables:
                     continue
                 for opens in (True, False):
+                    tools = TOOLS if template == "thinking" and name in ("calls", "one", "system") else None
                     line = {
                         "name": f"{template}/{name}/{variables_name}/{'opens' if opens else 'ends'}",
                         "template": path.relative_to(release.REPOSITORY).as_posix(),
                         "eos_token": tokenizer.eos_token,
                         "messages": messages,
+                        "tools": tools or [],
                         "variables": variables,
                         "add_generation_prompt": opens,
                     }
                     try:
                         line["rendered"] = tokenizer.apply_chat_template(
-                            messages, chat_template=source, tokenize=False, add_generation_prompt=opens, **variables
+                            messages, tools=tools, chat_template=source, tokenize=False, add_generation_prompt=opens, **variables
                         )
                     except jinja2.TemplateError as error:
                         line["error"] = str(error)

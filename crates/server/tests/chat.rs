@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,7 +22,7 @@ use descant_testkit::fake::{Call, FakeBackend, FakeHead, Mishap, Script, VOCAB};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
+const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
 const CHAT: &str =
     r#"{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 40, "seed": 7}"#;
 /// Rows of a piece.
@@ -58,6 +59,8 @@ impl Detokenize for Letters {
 struct Gate {
     permits: Mutex<Option<usize>>,
     changed: Condvar,
+    /// Tokens that the model chooses next, whatever its logits say.
+    words: Mutex<VecDeque<u32>>,
 }
 
 impl Gate {
@@ -66,6 +69,11 @@ impl Gate {
         let gate = Gate::default();
         *gate.permits.lock().unwrap() = Some(0);
         Arc::new(gate)
+    }
+
+    /// Lets the model say a text and then end its turn.
+    fn dictate(&self, text: &str) {
+        *self.words.lock().unwrap() = Letters.encode(text).into_iter().chain([0]).collect();
     }
 
     fn allow(&self, rounds: usize) {
@@ -121,7 +129,11 @@ impl Backend for Gated {
     }
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
-        self.backend.logits(rows, out)
+        self.backend.logits(rows, out)?;
+        if let Some(word) = self.gate.words.lock().unwrap().pop_front() {
+            out[word as usize] = 1000.0;
+        }
+        Ok(())
     }
 
     fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
@@ -220,9 +232,9 @@ impl House {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.app
-            .answer(request.body(Body::from(body.to_owned())).unwrap())
-            .await
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let answer = tokio::time::timeout(PATIENCE, self.app.answer(request)).await;
+        answer.expect("a reply in time")
     }
 
     async fn ask(&self, path: &str, body: &str) -> (u16, Value) {
@@ -508,6 +520,50 @@ async fn a_completion_continues_text_or_ids() {
         .1;
     assert_eq!(number(&short, &["usage", "completion_tokens"]), 16);
     assert_eq!(text(&short, &["choices", "0", "finish_reason"]), "length");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_are_called_whole_and_in_a_stream() {
+    let house = Plan::default().house();
+    let tools = r#""tools": [{"type": "function", "function": {"name": "add", "parameters": {"type": "object",
+        "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}}}], "max_tokens": 400"#;
+    let said_first = "Sure.<tool_call><function=add><parameter=a>41</parameter>\
+        <parameter=note>x>y</parameter></function></tool_call>";
+    house.gate.dictate(said_first);
+    let body = CHAT.replace("\"max_tokens\": 40", tools);
+    let reply = house.chat(&body).await;
+    assert_eq!(said(&reply), "Sure.");
+    let call = at(&reply, &["choices", "0", "message", "tool_calls", "0"]);
+    assert_eq!(
+        to_json(at(call, &["function"])),
+        r#"{"name":"add","arguments":"{\"a\":41,\"note\":\"x>y\"}"}"#
+    );
+    assert_eq!(
+        text(&reply, &["choices", "0", "finish_reason"]),
+        "tool_calls"
+    );
+    house.gate.dictate(said_first);
+    let events = house
+        .events(
+            "/v1/chat/completions",
+            &body.replacen('{', "{\"stream\": true, ", 1),
+        )
+        .await;
+    let [.., one, last] = &events[..] else {
+        panic!("{events:?}")
+    };
+    let streamed = at(one, &["choices", "0", "delta", "tool_calls", "0"]);
+    assert_eq!(at(streamed, &["function"]), at(call, &["function"]));
+    assert_eq!(number(streamed, &["index"]), 0);
+    assert_eq!(text(last, &["choices", "0", "finish_reason"]), "tool_calls");
+    // Without tools the same words are text; the tools are part of the prompt.
+    house.gate.dictate(said_first);
+    let plain = house
+        .chat(&CHAT.replace("\"max_tokens\": 40", "\"max_tokens\": 400"))
+        .await;
+    assert_eq!(said(&plain), said_first);
+    let prompt = |reply: &Value| number(reply, &["usage", "prompt_tokens"]);
+    assert!(prompt(&reply) > prompt(&plain) + 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -69,6 +69,7 @@ impl ChatDesk {
         fields.done()?;
         let conversation = Conversation {
             messages: &order.messages,
+            tools: &order.tools,
             opens_answer: true,
             variables: &order.variables,
         };
@@ -104,11 +105,15 @@ impl ChatDesk {
     /// The tokens of a conversation, however many.
     ///
     /// # Errors
-    /// [`Refused::NoChat`] without a template, [`Refused::Faults`] if it refuses the conversation.
+    /// [`Refused::NoChat`] without a template, [`Refused::Faults`] if it knows no tools or refuses the conversation.
     pub(crate) fn render(&self, conversation: &Conversation<'_>) -> Result<Vec<u32>, Refused> {
         let template = self.template.as_ref().map_err(|missing| Refused::NoChat {
             missing: missing.clone(),
         })?;
+        if !conversation.tools.is_empty() && !template.knows_tools() {
+            let msg = "the release's chat template knows no tools";
+            return Err(fault("tools", msg.to_owned()));
+        }
         let rendered = template.render(conversation);
         let text = rendered.map_err(|error| fault("messages", error.to_string()))?;
         Ok(self.encode(&text))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use descant_decision::json::Object;
 use descant_decision::{Detokenize, Value};
 
+use crate::chat::calls::Call;
 use crate::chat::teller::{End, Spoken, Told};
 
 /// Which of the two forms a reply has.
@@ -42,10 +43,17 @@ impl Letterhead {
     pub(crate) fn whole(&self, told: &Told, usage: Usage) -> Value {
         let choice = match self.form {
             Form::Chat => {
-                let message = Object::new()
+                let text = Some(told.text.as_str());
+                let text = text.filter(|text| !text.is_empty() || told.calls.is_empty());
+                let mut message = Object::new()
                     .with("role", "assistant")
-                    .with("content", told.text.as_str())
+                    .with("content", text)
                     .with("refusal", Value::Null);
+                if !told.calls.is_empty() {
+                    let calls = told.calls.iter().enumerate();
+                    let calls = calls.map(|(index, call)| self.call(index, call));
+                    message.insert("tool_calls", calls.collect::<Value>());
+                }
                 Object::new().with("index", 0).with("message", message)
             }
             Form::Completion => Object::new()
@@ -73,8 +81,8 @@ impl Letterhead {
         }
     }
 
-    /// The parts of a stream that say something further.
-    pub(crate) fn parts(&self, told: &Told) -> Vec<Value> {
+    /// The parts of a stream that say something further. `calls_before` tools were called before.
+    pub(crate) fn parts(&self, told: &Told, calls_before: usize) -> Vec<Value> {
         let logprobs = self.logprobs(&told.tokens);
         let text = Value::from(told.text.as_str());
         if self.form == Form::Completion {
@@ -84,6 +92,13 @@ impl Letterhead {
         if !told.text.is_empty() || !told.tokens.is_empty() {
             let delta = Object::new().with("content", text);
             parts.push(self.part(("delta", delta.into()), logprobs, None));
+        }
+        for (index, call) in (calls_before..).zip(&told.calls) {
+            let entry = Object::new().with("index", index);
+            let call = self.call(index, call);
+            let entry: Object = entry.iter().chain(call.iter()).map(owned).collect();
+            let delta = Object::new().with("tool_calls", vec![entry.into()]);
+            parts.push(self.part(("delta", delta.into()), Value::Null, None));
         }
         if told.end.is_some() {
             parts.push(self.part(("delta", Object::new().into()), Value::Null, told.end));
@@ -109,6 +124,18 @@ impl Letterhead {
             part.insert("usage", Value::Null);
         }
         part.into()
+    }
+
+    fn call(&self, index: usize, call: &Call) -> Object {
+        let function = Object::new()
+            .with("name", call.name.as_str())
+            .with("arguments", call.arguments.as_str());
+        // The reply's own digits, so that no two calls share a name.
+        let digits = self.id.rsplit('-').next().unwrap_or_default();
+        Object::new()
+            .with("id", format!("call_{digits}_{index}"))
+            .with("type", "function")
+            .with("function", function)
     }
 
     fn part_object(&self) -> &'static str {
@@ -207,6 +234,10 @@ impl Usage {
     }
 }
 
+fn owned((key, value): (&str, &Value)) -> (String, Value) {
+    (key.to_owned(), value.clone())
+}
+
 /// A log-probability; what has none, since a bias alone made it possible, is as good as impossible.
 fn number(logprob: f32) -> Value {
     match logprob.is_finite() {
@@ -246,6 +277,7 @@ mod tests {
         };
         Told {
             text: text.into(),
+            calls: Vec::new(),
             tokens: vec![Spoken { token, offset: 3 }],
             end,
         }
@@ -287,6 +319,35 @@ mod tests {
     }
 
     #[test]
+    fn calls_are_told_with_names_of_their_own() {
+        let call = Call {
+            name: "f".into(),
+            arguments: "{}".into(),
+        };
+        let told = Told {
+            calls: vec![call],
+            ..told("", Some(End::Calls))
+        };
+        let head = letterhead(Form::Chat, None);
+        let reply = head.whole(&told, USAGE);
+        assert_eq!(
+            to_json(reply.get("choices").unwrap()),
+            r#"[{"index":0,"message":{"role":"assistant","content":null,"refusal":null,"tool_calls":[{"id":"call_1_0","type":"function","function":{"name":"f","arguments":"{}"}}]},"logprobs":null,"finish_reason":"tool_calls"}]"#
+        );
+        let told = Told {
+            tokens: Vec::new(),
+            ..told
+        };
+        let parts: Vec<String> = head.parts(&told, 2).iter().map(to_json).collect();
+        assert!(parts[0].contains(r#""delta":{"tool_calls":[{"index":2,"id":"call_1_2","type":"function","function":{"name":"f","arguments":"{}"}}]}"#), "{}", parts[0]);
+        assert!(
+            parts[1].contains(r#""delta":{},"logprobs":null,"finish_reason":"tool_calls""#),
+            "{}",
+            parts[1]
+        );
+    }
+
+    #[test]
     fn a_stream_opens_says_and_ends() {
         let head = Letterhead {
             tells_usage: true,
@@ -302,7 +363,7 @@ mod tests {
             ))
         );
         let parts: Vec<String> = head
-            .parts(&told("hi", Some(End::Stop)))
+            .parts(&told("hi", Some(End::Stop)), 0)
             .iter()
             .map(to_json)
             .collect();
@@ -325,6 +386,6 @@ mod tests {
         );
         let completion = letterhead(Form::Completion, None);
         assert_eq!(completion.opening(), None);
-        assert_eq!(completion.parts(&told("", Some(End::Length))).len(), 1);
+        assert_eq!(completion.parts(&told("", Some(End::Length)), 0).len(), 1);
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Generation {
 pub(crate) struct Events {
     generation: Generation,
     letterhead: Letterhead,
+    /// Tools that were called so far.
+    calls: usize,
     /// Events that wait to be sent.
     ready: VecDeque<Bytes>,
 }
@@ -106,6 +108,7 @@ impl Events {
         let mut events = Events {
             generation,
             letterhead,
+            calls: 0,
             ready: VecDeque::new(),
         };
         if let Some(opening) = events.letterhead.opening() {
@@ -119,9 +122,10 @@ impl Events {
         if !told.is_news() {
             return;
         }
-        for part in self.letterhead.parts(told) {
+        for part in self.letterhead.parts(told, self.calls) {
             self.say(&part);
         }
+        self.calls += told.calls.len();
         if told.end.is_some() {
             if self.letterhead.tells_usage {
                 let usage = self.letterhead.usage_part(self.generation.journal.usage);

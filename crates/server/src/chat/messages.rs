@@ -1,6 +1,6 @@
 //! The messages of a conversation, as OpenAI's clients send them.
 
-use descant_decision::json::Object;
+use descant_decision::json::{Object, parse_str};
 use descant_decision::{FaultKind, Step, Value};
 
 use crate::chat::fields::Fields;
@@ -10,6 +10,8 @@ use crate::chat::fields::Fields;
 pub(crate) struct Message {
     pub(crate) role: &'static str,
     pub(crate) content: String,
+    /// The tools that an assistant calls here, their arguments as objects.
+    pub(crate) tool_calls: Vec<Value>,
     /// What the model thought before it said this, if the client keeps it apart.
     pub(crate) reasoning: Option<String>,
 }
@@ -59,7 +61,7 @@ fn message(entry: &Value) -> Result<Message, Wrong> {
             .get(field)
             .is_some_and(|value: &Value| !is_empty(value))
     };
-    for field in ["tool_calls", "function_call", "audio"] {
+    for field in ["function_call", "audio"] {
         if asks(field) {
             let msg = "this server takes text messages only".to_owned();
             return Err((vec![Step::key(field)], FaultKind::NotSupported, msg));
@@ -73,17 +75,22 @@ fn message(entry: &Value) -> Result<Message, Wrong> {
         }
         Some(content) => text(content)?,
     };
+    let tool_calls = match entry.get("tool_calls").filter(|calls| !is_empty(calls)) {
+        Some(calls) => tool_calls(role, calls)?,
+        None => Vec::new(),
+    };
     let reasoning = entry.get("reasoning_content").and_then(Value::as_str);
     Ok(Message {
         role,
         content,
+        tool_calls,
         reasoning: reasoning.map(str::to_owned),
     })
 }
 
 /// The role as chat templates know it: `developer` is what OpenAI calls `system` by now.
 fn role(entry: &Object) -> Result<&'static str, Wrong> {
-    let wanted = "system, developer, user or assistant";
+    let wanted = "system, developer, user, assistant or tool";
     let wrong = |kind, msg: String| Err((vec![Step::key("role")], kind, msg));
     match entry.get("role") {
         None | Some(Value::Null) => {
@@ -92,11 +99,8 @@ fn role(entry: &Object) -> Result<&'static str, Wrong> {
         Some(Value::String(role)) => match role.as_str() {
             "assistant" => Ok("assistant"),
             "developer" | "system" => Ok("system"),
+            "tool" => Ok("tool"),
             "user" => Ok("user"),
-            "function" | "tool" => {
-                let msg = "this server calls no tools, so it takes no results of theirs";
-                wrong(FaultKind::NotSupported, msg.to_owned())
-            }
             _ => wrong(FaultKind::UnionTagInvalid, format!("wanted {wanted}")),
         },
         Some(other) => {
@@ -104,6 +108,38 @@ fn role(entry: &Object) -> Result<&'static str, Wrong> {
             wrong(FaultKind::StringType, msg)
         }
     }
+}
+
+/// The calls as a template wants them: what OpenAI's clients send as JSON text is an object.
+fn tool_calls(role: &str, calls: &Value) -> Result<Vec<Value>, Wrong> {
+    let wrong = |msg: &str| {
+        let loc = vec![Step::key("tool_calls")];
+        (loc, FaultKind::UnionType, msg.to_owned())
+    };
+    if role != "assistant" {
+        return Err(wrong("only an assistant calls tools"));
+    }
+    let calls = calls.as_array().ok_or_else(|| wrong("wanted an array"))?;
+    let calls: Option<Vec<Value>> = calls.iter().map(tool_call).collect();
+    calls
+        .ok_or_else(|| wrong("wanted functions, each with its name and its arguments as JSON text"))
+}
+
+fn tool_call(call: &Value) -> Option<Value> {
+    let function = call.get("function")?;
+    let name = function.get("name")?.as_str()?;
+    let arguments = match function.get("arguments")? {
+        Value::String(text) => parse_str(text).ok()?,
+        other => other.clone(),
+    };
+    arguments.as_object()?;
+    let function = Object::new()
+        .with("name", name)
+        .with("arguments", arguments);
+    let call = Object::new()
+        .with("type", "function")
+        .with("function", function);
+    Some(call.into())
 }
 
 /// The text of a message: a string, or text parts one after the other.
@@ -184,6 +220,7 @@ mod tests {
         let message = |role, content: &str, reasoning: Option<&str>| Message {
             role,
             content: content.to_owned(),
+            tool_calls: Vec::new(),
             reasoning: reasoning.map(str::to_owned),
         };
         let wanted = vec![
@@ -193,6 +230,20 @@ mod tests {
             message("user", "", None),
         ];
         assert_eq!(found, Ok(wanted));
+    }
+
+    #[test]
+    fn a_calls_arguments_are_an_object_to_the_template() {
+        let found = messages(
+            r#"[{"role": "assistant", "content": null, "tool_calls": [
+                   {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1.50, \"a\": null}"}}]},
+                {"role": "tool", "tool_call_id": "1", "content": "3"}]"#,
+        )
+        .unwrap();
+        let wanted =
+            r#"{"type":"function","function":{"name":"f","arguments":{"b":1.50,"a":null}}}"#;
+        assert_eq!(found[0].tool_calls[0].to_string(), wanted);
+        assert_eq!((found[1].role, found[1].content.as_str()), ("tool", "3"));
     }
 
     #[test]
@@ -239,12 +290,16 @@ mod tests {
                 "messages[0].content[0]: wanted an object, found a string",
             ),
             (
-                r#"[{"role": "tool", "content": "3"}]"#,
-                "messages[0].role: this server calls no tools",
+                r#"[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{}]}]"#,
+                "messages[1].tool_calls: wanted functions",
             ),
             (
-                r#"[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{}]}]"#,
-                "messages[1].tool_calls: ",
+                r#"[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]"#,
+                "messages[0].tool_calls: wanted functions",
+            ),
+            (
+                r#"[{"role": "user", "content": "x", "tool_calls": [{}]}]"#,
+                "messages[0].tool_calls: only an assistant",
             ),
         ] {
             let found = messages(body).unwrap_err();

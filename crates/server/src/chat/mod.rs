@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! body ─► fields ─► order ─► template ─► tokenizer ─► engine ─► teller ─► form ─► reply, or events
-//!                                                        token ─► characters ─► stop strings
+//!                                                        token ─► characters ─► stop strings ─► tool calls
 //! ```
 //!
 //! The text of a reply is a function of the prompt's tokens, the terms and the weights: streamed or not, it is the
@@ -10,6 +10,7 @@
 //!
 //! Start reading at `routes.rs`.
 
+mod calls;
 mod desk;
 mod fields;
 mod form;

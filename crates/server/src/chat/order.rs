@@ -8,6 +8,7 @@ use descant_decision::json::Object;
 use descant_decision::{FaultKind, Step, Value};
 use descant_engine::Sampling;
 
+use crate::chat::calls::Tool;
 use crate::chat::fields::Fields;
 use crate::chat::messages::{self, Message};
 
@@ -15,6 +16,8 @@ use crate::chat::messages::{self, Message};
 #[derive(Debug)]
 pub(crate) struct ChatOrder {
     pub(crate) messages: Vec<Message>,
+    /// The tools that the model may call, as the client describes them.
+    pub(crate) tools: Vec<Value>,
     /// Further variables of the template.
     pub(crate) variables: Vec<(String, Value)>,
     pub(crate) terms: Terms,
@@ -48,6 +51,8 @@ pub(crate) struct Terms {
     pub(crate) streams: bool,
     /// Whether a stream ends with the counts of tokens.
     pub(crate) tells_usage: bool,
+    /// The tools whose calls are looked for in the text.
+    pub(crate) tools: Vec<Tool>,
 }
 
 /// Tokens of a completion whose body does not say how many, as OpenAI has it.
@@ -57,6 +62,8 @@ const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 1024;
 /// Further tokens that end a text.
 const STOP_IDS_MAX: usize = 64;
+/// Tools of a request.
+const TOOLS_MAX: usize = 128;
 /// Most probable tokens that can be asked for with each token.
 const TOP_LOGPROBS_MAX: i64 = 20;
 /// Biased tokens of a request.
@@ -67,7 +74,9 @@ impl ChatOrder {
     pub(crate) fn read(fields: &mut Fields<'_>) -> ChatOrder {
         let messages = messages::read(fields);
         let variables = variables(fields);
+        let tools = tools(fields);
         let mut terms = Terms::read(fields);
+        terms.tools = tools.iter().filter_map(Tool::from_value).collect();
         let completion = fields.integer("max_completion_tokens", 1..=i64::MAX);
         terms.tokens_max = completion.map(to_usize).or(terms.tokens_max);
         let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX);
@@ -82,6 +91,7 @@ impl ChatOrder {
         };
         ChatOrder {
             messages,
+            tools,
             variables,
             terms,
         }
@@ -92,6 +102,7 @@ impl CompletionOrder {
     /// Reads a body; faults go to `fields`.
     pub(crate) fn read(fields: &mut Fields<'_>) -> CompletionOrder {
         let prompt = Prompt::read(fields);
+        fields.unsupported("tools", is_empty, "tools are for /v1/chat/completions");
         let mut terms = Terms::read(fields);
         terms.tokens_max = terms.tokens_max.or(Some(COMPLETION_TOKENS));
         let logprobs = fields.integer("logprobs", 0..=TOP_LOGPROBS_MAX);
@@ -154,6 +165,7 @@ impl Terms {
             ignores_turn_end: fields.boolean("ignore_eos").unwrap_or(false),
             streams: fields.boolean("stream").unwrap_or(false),
             tells_usage: usage.flatten().unwrap_or(false),
+            tools: Vec::new(),
             sampling: sampling(fields),
         }
     }
@@ -253,6 +265,27 @@ fn stop_ids(fields: &mut Fields<'_>) -> Vec<u32> {
     found
 }
 
+/// The tools that the model may call; none if it is told not to.
+pub(crate) fn tools(fields: &mut Fields<'_>) -> Vec<Value> {
+    let tools = fields.array("tools").unwrap_or_default();
+    if tools.len() > TOOLS_MAX {
+        let msg = format!("at most {TOOLS_MAX} tools are taken");
+        fields.fault("tools", FaultKind::TooLong, msg);
+    }
+    if let Some(index) = tools
+        .iter()
+        .position(|tool| Tool::from_value(tool).is_none())
+    {
+        let msg = r#"wanted {"type": "function", "function": {"name", …}}"#;
+        let loc = vec![Step::key("tools"), Step::Index(index)];
+        fields.fault_at(loc, FaultKind::UnionType, msg);
+    }
+    match fields.value("tool_choice").and_then(Value::as_str) {
+        Some("none") => Vec::new(),
+        _ => tools.to_vec(),
+    }
+}
+
 /// What a body adds to the template's variables: `chat_template_kwargs`, and two fields that other servers read as
 /// such.
 pub(crate) fn variables(fields: &mut Fields<'_>) -> Vec<(String, Value)> {
@@ -347,7 +380,6 @@ const UNSUPPORTED: &[Unsupported] = &[
         "text is continued at its end only",
     ),
     ("tool_choice", is_no_call, NO_TOOLS),
-    ("tools", is_empty, NO_TOOLS),
     ("use_beam_search", is_false, ONE_CHOICE),
     ("web_search_options", never, NO_TOOLS),
 ];
@@ -355,7 +387,7 @@ const UNSUPPORTED: &[Unsupported] = &[
 const NO_GRAMMAR: &str = "this server does not bind the text to a form";
 const NO_MEDIA: &str = "this server reads and writes text only";
 const NO_TEMPLATE: &str = "the release's own chat template is used as it is";
-const NO_TOOLS: &str = "this server calls no tools";
+const NO_TOOLS: &str = "tools are described in tools; whether one is called is the model's choice";
 const ONE_CHOICE: &str = "one choice a request is given";
 
 fn never(_: &Value) -> bool {
@@ -469,6 +501,7 @@ mod tests {
             ignores_turn_end: true,
             streams: true,
             tells_usage: true,
+            tools: Vec::new(),
         };
         assert_eq!(order.terms, wanted);
         let variables = vec![
@@ -480,6 +513,20 @@ mod tests {
             chat(r#""top_k": -1, "stop": "x""#).unwrap().terms.stops,
             ["x"]
         );
+    }
+
+    #[test]
+    fn tools_are_for_the_template_and_the_text() {
+        let tools = r#""tools": [{"type": "function", "function": {"name": "f"}}]"#;
+        let order = chat(tools).unwrap();
+        assert_eq!(
+            (order.tools.len(), order.terms.tools[0].name.as_str()),
+            (1, "f")
+        );
+        let order = chat(&format!("{tools}, \"tool_choice\": \"none\"")).unwrap();
+        assert!(order.tools.is_empty() && order.terms.tools.is_empty());
+        let faults = completion(&format!("\"prompt\": \"x\", {tools}")).unwrap_err();
+        assert!(faults[0].starts_with("tools: "), "{faults:?}");
     }
 
     #[test]
@@ -544,6 +591,8 @@ mod tests {
             (r#""logprobs": 1"#, "logprobs"),
             (r#""top_logprobs": 2"#, "top_logprobs"),
             (r#""logprobs": true, "top_logprobs": 21"#, "top_logprobs"),
+            (r#""tools": {}"#, "tools"),
+            (r#""tools": [{"type": "function"}]"#, "tools[0]"),
             (r#""stream": "yes""#, "stream"),
             (
                 r#""stream_options": {"include_usage": 1}"#,
@@ -573,7 +622,6 @@ mod tests {
             r#""best_of": 3"#,
             r#""echo": true"#,
             r#""suffix": "x""#,
-            r#""tools": [{"type": "function"}]"#,
             r#""tool_choice": "required""#,
             r#""functions": [{}]"#,
             r#""response_format": {"type": "json_object"}"#,

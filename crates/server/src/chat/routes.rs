@@ -80,6 +80,7 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
     let teller = Teller::new(
         desk.vocabulary(),
         terms.stops,
+        terms.tools,
         terms.sampling.logprobs.is_some(),
     );
     let mut generation = Generation::new(time.watch(engine, stream), teller, journal);

@@ -1,4 +1,4 @@
-//! A stream's tokens as its client hears of them.
+//! A stream's tokens as its client hears of them: text and tool calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use descant_decision::Detokenize;
 use descant_engine::{FinishReason, Token};
 
+use crate::chat::calls::{Call, Calls, Heard, Tool};
 use crate::chat::text::{Characters, Stops};
 
 /// Turns tokens into text, token by token, and ends it at a stop string.
@@ -13,6 +14,9 @@ pub(crate) struct Teller {
     vocabulary: Arc<dyn Detokenize>,
     characters: Characters,
     stops: Stops,
+    calls: Calls,
+    /// Whether a tool was called.
+    called: bool,
     /// Whether the client hears of the tokens themselves.
     tells_tokens: bool,
     /// Tokens that the client has not heard of yet.
@@ -28,6 +32,8 @@ pub(crate) struct Teller {
 pub(crate) struct Told {
     /// Further text.
     pub(crate) text: String,
+    /// Tools that are called, after the text.
+    pub(crate) calls: Vec<Call>,
     /// The tokens since the last text, if the client wants to hear of them.
     pub(crate) tokens: Vec<Spoken>,
     /// Why the text ends here, if it does.
@@ -45,6 +51,8 @@ pub(crate) struct Spoken {
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
+    /// The model ended it, having called tools.
+    Calls,
     /// It is as long as was asked for.
     Length,
     /// The model ended it, or a stop string did.
@@ -52,16 +60,19 @@ pub(crate) enum End {
 }
 
 impl Teller {
-    /// A teller of a stream that ends at `stops`, none of which is empty.
+    /// A teller of a stream that ends at `stops`, none of which is empty, and in which `tools` are called.
     pub(crate) fn new(
         vocabulary: Arc<dyn Detokenize>,
         stops: Vec<String>,
+        tools: Vec<Tool>,
         tells_tokens: bool,
     ) -> Teller {
         Teller {
             vocabulary,
             characters: Characters::default(),
             stops: Stops::new(stops),
+            calls: Calls::new(tools),
+            called: false,
             tells_tokens,
             tokens: Vec::new(),
             count: 0,
@@ -83,7 +94,11 @@ impl Teller {
         }
         self.chars += text.chars().count();
         let (text, stopped) = self.stops.push(&text);
-        self.told(text, stopped.then_some(End::Stop))
+        let mut heard = self.calls.push(&text);
+        if stopped {
+            heard.text.push_str(&self.calls.finish());
+        }
+        self.told(heard, stopped.then_some(End::Stop))
     }
 
     /// Takes the stream's own end.
@@ -96,9 +111,11 @@ impl Teller {
         if !stopped {
             text.push_str(&self.stops.finish());
         }
+        let mut heard = self.calls.push(&text);
+        heard.text.push_str(&self.calls.finish());
         // The token that ends a turn is counted, though it has no text.
         self.count += usize::from(matches!(reason, FinishReason::Stop { .. }));
-        self.told(text, Some(end))
+        self.told(heard, Some(end))
     }
 
     /// Tokens that were chosen so far.
@@ -106,24 +123,36 @@ impl Teller {
         self.count
     }
 
-    fn told(&mut self, text: String, end: Option<End>) -> Told {
-        let tokens = match text.is_empty() && end.is_none() {
-            true => Vec::new(),
-            false => std::mem::take(&mut self.tokens),
+    fn told(&mut self, heard: Heard, end: Option<End>) -> Told {
+        let Heard { text, calls } = heard;
+        self.called |= !calls.is_empty();
+        let end = match end {
+            Some(End::Stop) if self.called => Some(End::Calls),
+            end => end,
         };
-        Told { text, tokens, end }
+        let mut told = Told {
+            text,
+            calls,
+            tokens: Vec::new(),
+            end,
+        };
+        if told.is_news() {
+            told.tokens = std::mem::take(&mut self.tokens);
+        }
+        told
     }
 }
 
 impl Told {
     /// Whether there is something to tell at all.
     pub(crate) fn is_news(&self) -> bool {
-        !self.text.is_empty() || self.end.is_some()
+        !self.text.is_empty() || !self.calls.is_empty() || self.end.is_some()
     }
 
     /// Adds what came next.
     pub(crate) fn append(&mut self, next: Told) {
         self.text.push_str(&next.text);
+        self.calls.extend(next.calls);
         self.tokens.extend(next.tokens);
         self.end = next.end;
     }
@@ -133,6 +162,7 @@ impl End {
     /// Its name on the wire.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            End::Calls => "tool_calls",
             End::Length => "length",
             End::Stop => "stop",
         }
@@ -180,7 +210,7 @@ pub(crate) mod tests {
 
     #[test]
     fn tokens_wait_for_the_text_that_they_are_part_of() {
-        let mut teller = Teller::new(Arc::new(Bytes), vec!["!?".into()], true);
+        let mut teller = Teller::new(Arc::new(Bytes), vec!["!?".into()], Vec::new(), true);
         let told = tell(&mut teller, "aé!".as_bytes());
         let heard: Vec<(&str, usize)> = told
             .iter()
@@ -200,7 +230,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_stop_string_ends_the_text() {
-        let mut teller = Teller::new(Arc::new(Bytes), vec!["!?".into()], false);
+        let mut teller = Teller::new(Arc::new(Bytes), vec!["!?".into()], Vec::new(), false);
         let told = tell(&mut teller, b"a!?");
         assert_eq!(told[2].end, Some(End::Stop));
         assert!(told.iter().all(|told| told.tokens.is_empty()));
@@ -209,7 +239,7 @@ pub(crate) mod tests {
 
     #[test]
     fn special_tokens_and_ids_without_text_are_silent() {
-        let mut teller = Teller::new(Arc::new(Bytes), Vec::new(), false);
+        let mut teller = Teller::new(Arc::new(Bytes), Vec::new(), Vec::new(), false);
         let smile = "🙂".as_bytes();
         // A special token does not part the bytes of a character.
         tell(&mut teller, &smile[..2]);
@@ -220,7 +250,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_unfinished_character_is_replaced_at_the_end() {
-        let mut teller = Teller::new(Arc::new(Bytes), Vec::new(), false);
+        let mut teller = Teller::new(Arc::new(Bytes), Vec::new(), Vec::new(), false);
         tell(&mut teller, &[0xe2, 0x82]);
         let told = teller.end(FinishReason::Stop { id: 0 });
         assert_eq!(

@@ -35,6 +35,8 @@ pub struct TemplateError {
 #[derive(Debug)]
 pub(crate) struct Conversation<'a> {
     pub(crate) messages: &'a [Message],
+    /// The tools that the model may call, as the client describes them.
+    pub(crate) tools: &'a [Value],
     /// Whether the prompt ends with the start of the answer.
     pub(crate) opens_answer: bool,
     /// Further variables, by name; they win over all others but the messages.
@@ -85,15 +87,25 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether it does anything with tools.
+    pub(crate) fn knows_tools(&self) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains("tools"))
+    }
+
     /// The prompt of a conversation.
     ///
     /// # Errors
     /// What the template objects to, or what it needs and does not get.
     pub(crate) fn render(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
+        let tools = match conversation.tools {
+            [] => Jinja::from(()),
+            tools => tools.iter().map(jinja).collect::<Vec<_>>().into(),
+        };
         let messages: Vec<Jinja> = conversation.messages.iter().map(jinja_message).collect();
         let mut variables: Vec<(&str, Jinja)> = vec![
             ("documents", Jinja::from(())),
-            ("tools", Jinja::from(())),
+            ("tools", tools),
             ("add_generation_prompt", conversation.opens_answer.into()),
         ];
         variables.extend(
@@ -120,7 +132,9 @@ fn jinja_message(message: &Message) -> Jinja {
     let given = pairs
         .into_iter()
         .filter_map(|(name, text)| Some((name, Jinja::from(text?))));
-    Jinja::from_pairs(given)
+    let calls: Vec<Jinja> = message.tool_calls.iter().map(jinja).collect();
+    let calls = (!calls.is_empty()).then(|| ("tool_calls", Jinja::from(calls)));
+    Jinja::from_pairs(given.chain(calls))
 }
 
 /// A JSON value as a template sees it.
@@ -408,10 +422,12 @@ mod tests {
         let messages = [Message {
             role: "user",
             content: " hi\u{1f}".into(),
+            tool_calls: Vec::new(),
             reasoning: None,
         }];
         let conversation = Conversation {
             messages: &messages,
+            tools: &[],
             opens_answer: true,
             variables: &variables,
         };
@@ -443,10 +459,12 @@ mod tests {
             let variables: Vec<_> = variables
                 .map(|(name, value)| (name.to_owned(), value.clone()))
                 .collect();
+            let tools = fields.array("tools").unwrap_or_default();
             let opens_answer = fields.boolean("add_generation_prompt").unwrap();
             fields.done().unwrap();
             let found = template.render(&Conversation {
                 messages: &messages,
+                tools,
                 opens_answer,
                 variables: &variables,
             });

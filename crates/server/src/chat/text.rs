@@ -88,7 +88,7 @@ impl Stops {
 }
 
 /// Length of the longest end of `text` that is a beginning of `stop`, but not all of it, in bytes.
-fn begun(text: &str, stop: &str) -> usize {
+pub(crate) fn begun(text: &str, stop: &str) -> usize {
     let longest = (stop.len() - 1).min(text.len());
     (1..=longest)
         .rev()

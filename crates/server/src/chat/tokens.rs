@@ -23,10 +23,12 @@ pub(crate) fn tokenize(desk: &ChatDesk, names: &Names, body: &[u8]) -> Result<Va
     let ids = if fields.value("messages").is_some() {
         let messages = messages::read(&mut fields);
         let variables = order::variables(&mut fields);
+        let tools = order::tools(&mut fields);
         let opens_answer = fields.boolean("add_generation_prompt").unwrap_or(true);
         fields.done()?;
         desk.render(&Conversation {
             messages: &messages,
+            tools: &tools,
             opens_answer,
             variables: &variables,
         })?
