@@ -4,7 +4,9 @@
     reason = "these comments are help texts, in which brackets mean optional"
 )]
 
+mod bench;
 mod many;
+mod prove;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,7 +14,9 @@ use std::path::PathBuf;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use bench::{Bench, BenchHttp, BenchPart, BenchWhat};
 pub(crate) use many::{Batch, Compare, Eval, Shard};
+pub(crate) use prove::Prove;
 
 /// Answers typed questions about a state with a Clef decision model.
 ///
@@ -33,12 +37,14 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Batch(Batch),
+    Bench(Bench),
     Compare(Compare),
     Decide(Decide),
     Encode(Encode),
     Eval(Eval),
     Hidden(Hidden),
     Info(Info),
+    Prove(Prove),
     Serve(Serve),
 }
 
@@ -253,7 +259,7 @@ pub(crate) struct Accept {
 }
 
 /// How numbers are computed.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Compute {
     /// Threads that compute [default: all cores]. Numbers do not depend on it.
     #[arg(long, value_name = "N", value_parser = positive)]

@@ -193,7 +193,8 @@ fn compared(line: usize, a: &Value, b: &Value) -> Result<Vec<Gap>, String> {
     read_a.into_iter().map(gap).collect()
 }
 
-fn size_class(tokens: u64) -> &'static str {
+/// The name of the class of a prompt's length.
+pub(crate) fn size_class(tokens: u64) -> &'static str {
     SIZES
         .iter()
         .find(|(most, _)| tokens <= *most)

@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Engine(EngineError),
     /// A file of records, replies or results cannot be read or written.
     File { file: PathBuf, source: io::Error },
+    /// A server cannot be measured.
+    Http { url: String, fault: String },
     /// The file of `--ids` holds something else than token ids.
     Ids { file: PathBuf, fault: String },
     /// A request could not be read.
@@ -43,6 +45,13 @@ pub(crate) enum Failure {
     LogFilter { found: String, fault: String },
     /// The release answers no questions.
     NoHead(HeadMissing),
+    /// A measured server did something that it must not.
+    Measured {
+        unequal: usize,
+        failed: usize,
+        /// Whether something else was found, which was said.
+        broken: bool,
+    },
     /// A reply could not be printed.
     Output { source: io::Error },
     /// Nobody reads the output any more; no fault, but nothing is left to do.
@@ -71,6 +80,17 @@ pub(crate) enum Failure {
     Start {
         what: &'static str,
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// An engine that has work does not go on.
+    Stuck,
+    /// Answers differ that should not, or were not got in the manner that was meant.
+    Unproven {
+        compared: usize,
+        unequal: usize,
+        /// Scenes that were not what they were meant to be.
+        lapsed: usize,
+        /// Values of an axis of which nothing was compared.
+        empty: Vec<String>,
     },
     /// A file could not be written.
     Write { file: PathBuf, source: io::Error },
@@ -103,6 +123,7 @@ impl fmt::Display for Failure {
             }
             Failure::Engine(error) => error.fmt(f),
             Failure::File { file, source } => write!(f, "{}: {source}", file.display()),
+            Failure::Http { url, fault } => write!(f, "{url}: {}", printable(fault)),
             Failure::Ids { file, fault } => write!(f, "--ids {}: {fault}", file.display()),
             Failure::Input { name, source } => write!(f, "{name}: {source}"),
             Failure::InputTooBig {
@@ -125,6 +146,21 @@ impl fmt::Display for Failure {
                 write!(f, "--log {}: {fault}", printable(found))
             }
             Failure::Isa(missing) => write!(f, "--isa: {missing}"),
+            Failure::Measured {
+                unequal,
+                failed,
+                broken,
+            } => {
+                let more = if *broken {
+                    ", and more that must not be"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "{unequal} answers unequal, {failed} requests failed{more}"
+                )
+            }
             Failure::NoHead(missing) => missing.fmt(f),
             Failure::OverBudget(over) => write!(f, "not enough memory: {over}"),
             Failure::Output { source } => write!(f, "standard output: {source}"),
@@ -142,8 +178,27 @@ impl fmt::Display for Failure {
             }
             Failure::Settings(error) => error.fmt(f),
             Failure::Start { what, source } => write!(f, "{what}: {source}"),
+            Failure::Stuck => f.write_str("the engine has work but does not go on"),
+            Failure::Unproven {
+                compared,
+                unequal,
+                lapsed,
+                empty,
+            } => write!(
+                f,
+                "not proven: {unequal} of {compared} answers differ, {lapsed} scenes did not happen{}",
+                of_nothing(empty)
+            ),
             Failure::Write { file, source } => write!(f, "--out {}: {source}", file.display()),
         }
+    }
+}
+
+/// What a proof has nothing of, in words.
+fn of_nothing(empty: &[String]) -> String {
+    match empty {
+        [] => String::new(),
+        empty => format!(", nothing was compared of {}", empty.join(", ")),
     }
 }
 
@@ -164,10 +219,14 @@ impl Error for Failure {
             Failure::Settings(error) => Some(error),
             Failure::Start { source, .. } => Some(&**source),
             Failure::Apart { .. }
+            | Failure::Http { .. }
+            | Failure::Measured { .. }
             | Failure::Ids { .. }
             | Failure::Record { .. }
             | Failure::Resume { .. }
             | Failure::Server { .. }
+            | Failure::Stuck
+            | Failure::Unproven { .. }
             | Failure::InputTooBig { .. }
             | Failure::Lines { .. }
             | Failure::LogFilter { .. }

@@ -9,6 +9,8 @@
 //! batch   a file of requests ─► several at work ─► a file of replies, continued after a kill
 //! eval    the same, against labels ─► figures
 //! compare the same by two models, servers or files ─► how far apart they are
+//! bench   requests ─► a server ─► times, and whether answers stay the same in company
+//! prove   made-up records ─► many engines, in all company ─► equal bits or not
 //! ```
 //!
 //! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 refused or failed, 2 wrong
@@ -18,6 +20,7 @@
 mod args;
 mod backend;
 mod batch;
+mod bench;
 mod compare;
 mod decide;
 mod embedded;
@@ -33,7 +36,9 @@ mod log;
 mod meter;
 mod output;
 mod progress;
+mod prove;
 mod reading;
+mod samples;
 mod serve;
 mod several;
 
@@ -46,12 +51,14 @@ use crate::args::{Cli, Command};
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Batch(args) => batch::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Decide(args) => decide::run(&args),
         Command::Encode(args) => encode::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Hidden(args) => hidden::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Prove(args) => prove::run(&args),
         Command::Serve(args) => serve::run(&args),
     };
     match done {

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -11,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use descant_decision::{Encoded, Logits};
 use descant_model::{Capacity, Head, Pass, Segment, Slot};
+use descant_release::ModelConfig;
 use descant_testkit::fake::{
     Call, FakeBackend, FakeHead, HIDDEN, Mishap, Script, VOCAB, fake_record,
 };
@@ -51,6 +53,8 @@ enum Op {
     Hidden { rows: usize, piece_chunks: usize },
     /// A client goes away.
     Leave(usize),
+    /// The engine is told to stop; what has a slot may go on for a while.
+    Close { grace_ms: u64 },
     /// The backend fails or panics soon.
     BackendMishap(usize, Mishap),
     /// The head fails or panics soon.
@@ -76,6 +80,54 @@ impl SimulatedClock {
 impl Clock for SimulatedClock {
     fn now(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A backend whose rounds take time: a little each, and some for every row.
+struct TimedBackend {
+    inner: FakeBackend,
+    clock: Arc<SimulatedClock>,
+}
+
+impl TimedBackend {
+    fn round_time(rows: usize) -> Duration {
+        Duration::from_micros(500 + 20 * rows as u64)
+    }
+}
+
+impl Backend for TimedBackend {
+    fn config(&self) -> &ModelConfig {
+        self.inner.config()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+
+    fn reset(&mut self, slot: Slot) {
+        self.inner.reset(slot);
+    }
+
+    fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect> {
+        let rows = round.iter().map(|segment| segment.tokens.len()).sum();
+        self.clock.pass(Self::round_time(rows));
+        self.inner.run(round)
+    }
+
+    fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
+        self.inner.hidden(rows, out)
+    }
+
+    fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
+        self.inner.logits(rows, out)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+        self.inner.save(slot, from)
+    }
+
+    fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {
+        self.inner.load(slot, saved)
     }
 }
 
@@ -114,6 +166,7 @@ struct World {
     head_script: Script,
     mishaps: usize,
     timeouts: usize,
+    closing: bool,
     clients: Vec<Client>,
     answers: usize,
     seeds: u64,
@@ -121,6 +174,7 @@ struct World {
 
 /// What a step is compared with.
 struct Before {
+    now: Duration,
     /// The oldest prompt that could run, and the rounds that it has waited.
     oldest: Option<(JobId, u32)>,
     /// Older jobs without a slot.
@@ -130,8 +184,11 @@ struct Before {
 impl World {
     fn new(settings: &Settings) -> World {
         let (backend_script, head_script) = (Script::default(), Script::default());
-        let backend = FakeBackend::new(CAPACITY, backend_script.clone());
         let clock = Arc::new(SimulatedClock::default());
+        let backend = TimedBackend {
+            inner: FakeBackend::new(CAPACITY, backend_script.clone()),
+            clock: Arc::clone(&clock),
+        };
         let jury = SimulatedJury::default();
         let shared_clock = Arc::clone(&clock) as Arc<dyn Clock>;
         let Assembly {
@@ -159,6 +216,7 @@ impl World {
             head_script,
             mishaps: 0,
             timeouts: 0,
+            closing: false,
             clients: Vec::new(),
             answers: 0,
             seeds: 0,
@@ -201,6 +259,12 @@ impl World {
                     let index = index % self.clients.len();
                     drop(self.clients.remove(index));
                 }
+            }
+            Op::Close { grace_ms } => {
+                self.closing = true;
+                self.handle.front().0.close();
+                let until = self.clock.now() + Duration::from_millis(*grace_ms);
+                self.machine.note(Event::Closing(until));
             }
             Op::BackendMishap(after, mishap) => {
                 self.mishaps += 1;
@@ -264,11 +328,7 @@ impl World {
         }
         let before = self.before();
         let step = self.machine.step();
-        let round = self.rounds();
-        if let Some(rows) = round {
-            let time = Duration::from_micros(500 + 20 * rows as u64);
-            self.clock.pass(time);
-        }
+        self.check_rounds();
         self.check(&before);
         self.read();
         step
@@ -282,6 +342,7 @@ impl World {
         let mut runnable = views.filter(|view| !view.for_head || fits(view));
         let oldest = runnable.next().map(|view| (view.job, view.rounds_waited));
         Before {
+            now: self.clock.now(),
             oldest,
             queued: oldest.map_or(0, |(job, _)| self.queued_before(job)),
         }
@@ -295,10 +356,9 @@ impl World {
             .count()
     }
 
-    /// Checks the rounds run since the last look; the rows of the last one.
-    fn rounds(&self) -> Option<usize> {
+    /// Checks the rounds run since the last look.
+    fn check_rounds(&self) {
         let settings = &self.machine.settings;
-        let mut last = None;
         for call in self.backend_script.take_calls() {
             let Call::Run(segments) = call else { continue };
             let prompt_rows = |(_, _, rows, pass): &(Slot, usize, usize, Pass)| match pass {
@@ -316,9 +376,7 @@ impl World {
                     "a chat token waits for more than a piece"
                 );
             }
-            last = Some(rows);
         }
-        last
     }
 
     fn check(&self, before: &Before) {
@@ -364,7 +422,44 @@ impl World {
             self.head_script.head_runs() <= heads().count() + self.jury.0.lock().unwrap().len()
         );
 
+        self.check_rows();
+        self.check_left(before);
         self.check_oldest(before);
+    }
+
+    /// Every hidden row in the head's buffer belongs to a piece that waits for the head.
+    fn check_rows(&self) {
+        let rows = |piece: &HeadPiece| match piece {
+            HeadPiece::Absorb { hidden, .. } => hidden.len() / HIDDEN,
+            HeadPiece::Preload(_) => 0,
+        };
+        let tasks = self.jury.0.lock().unwrap();
+        let away: usize = tasks.iter().flat_map(|task| &task.pieces).map(rows).sum();
+        let heads = self
+            .machine
+            .jobs
+            .values()
+            .filter_map(|entry| entry.head.as_ref());
+        let home: usize = heads.flat_map(|head| &head.pending).map(rows).sum();
+        let most = self.machine.settings.head_rows_max();
+        assert_eq!(
+            self.machine.head_rows.free(),
+            most.saturating_sub(home + away),
+            "hidden rows are lost"
+        );
+    }
+
+    /// Nobody is still there who went away or whose time was up when the step began.
+    fn check_left(&self, before: &Before) {
+        for (id, entry) in &self.machine.jobs {
+            assert!(!entry.job.flags.gone(), "{id:?} has no client any more");
+            let over = |time: Option<Duration>| time.is_some_and(|time| before.now >= time);
+            assert!(!over(entry.job.deadline), "{id:?} is past its deadline");
+            assert!(
+                !over(self.machine.closing),
+                "{id:?} is there after the end of the engine's time"
+            );
+        }
     }
 
     /// The oldest prompt moves when its piece is due, unless an older job got its slot in this step.
@@ -413,6 +508,7 @@ impl World {
                 Client::Chat(_, asked) => assert_eq!(asked.got, asked.alone()),
                 Client::Hidden(_, ids, rows) => assert_eq!(*rows, lone_rows(ids)),
             },
+            Err(EngineError::Closing) => assert!(self.closing),
             Err(EngineError::Deadline) => assert!(self.timeouts > 0),
             // Any other panic is a rule of the backend or the head that was broken.
             Err(EngineError::Defect(defect)) => {
@@ -433,11 +529,12 @@ impl World {
         self.backend_script.clear_mishaps();
         self.head_script.clear_mishaps();
         for _ in 0..100_000 {
-            if let Step::Idle(until) = self.step() {
-                let idle = self.jury.0.lock().unwrap().is_empty();
-                if idle && self.clients.is_empty() {
-                    break;
-                }
+            let step = self.step();
+            let idle = self.jury.0.lock().unwrap().is_empty();
+            if step != Step::Ran && idle && self.clients.is_empty() {
+                break;
+            }
+            if let Step::Idle(until) = step {
                 assert!(!idle || until.is_some(), "stuck with {:?}", self.machine);
                 if idle && let Some(until) = until {
                     self.clock.pass(until.saturating_sub(self.clock.now()));
@@ -595,6 +692,7 @@ fn op() -> impl Strategy<Value = Op> {
             rows, piece_chunks,
         }),
         3 => any::<usize>().prop_map(Op::Leave),
+        1 => (0..40u64).prop_map(|grace_ms| Op::Close { grace_ms }),
         1 => (0..4usize, mishap()).prop_map(|(after, mishap)| Op::BackendMishap(after, mishap)),
         1 => (0..4usize, mishap()).prop_map(|(after, mishap)| Op::HeadMishap(after, mishap)),
         8 => (1..6usize).prop_map(Op::Head),
@@ -646,5 +744,235 @@ proptest! {
             world.act(op);
         }
         world.come_to_rest();
+    }
+}
+
+/// A world in which every client waits as long as it must.
+fn patient_world(chat_share: f64, piece_chunks: usize) -> World {
+    World::new(&Settings {
+        piece_rows: piece_chunks * CHUNK_ROWS,
+        chat_share,
+        wait_max: None,
+        ..Settings::default()
+    })
+}
+
+/// Rows of prompts and of chat in a round.
+fn rows_of(segments: &[(Slot, usize, usize, Pass)]) -> (usize, usize) {
+    let count = |wanted: Pass| {
+        let rows = segments.iter().filter(|(.., pass)| *pass == wanted);
+        rows.map(|(_, _, rows, _)| rows).sum()
+    };
+    (count(Pass::Prefill), count(Pass::Decode))
+}
+
+#[test]
+fn long_decisions_leave_a_slot_to_short_ones_and_one_to_chat() {
+    let mut world = patient_world(0.25, 1);
+    for _ in 0..6 {
+        world.act(&long_job(0, 900));
+    }
+    world.step();
+    let with_slot = |world: &World| {
+        let jobs = world.machine.jobs.iter();
+        let held = jobs.filter(|(_, entry)| entry.has_slot());
+        held.map(|(id, _)| id.0).collect::<Vec<_>>()
+    };
+    // The others have the same state and wait for the first one's snapshot.
+    world.step();
+    for family in 0..4 {
+        world.act(&Op::Decide {
+            family,
+            state_rows: 800,
+            schema_rows: 10,
+            timeout_ms: None,
+        });
+    }
+    world.step();
+    assert_eq!(with_slot(&world).len(), 2, "four slots, two of them kept");
+    let short = Op::Decide {
+        family: 9,
+        state_rows: 20,
+        schema_rows: 10,
+        timeout_ms: None,
+    };
+    world.act(&short);
+    world.chat(tokens(30, 8), 4, None);
+    world.step();
+    let held = with_slot(&world);
+    // The short decision may be through its one piece by now, and in the head.
+    let in_head = world.machine.jobs[&JobId(10)].head.is_some();
+    assert!(held.contains(&10) || in_head, "{held:?}");
+    assert!(held.contains(&11), "{held:?}");
+    world.come_to_rest();
+}
+
+/// What a kind of job is asked for, alone.
+fn long_job(kind: u8, rows: usize) -> Op {
+    match kind {
+        0 => Op::Decide {
+            family: 77,
+            state_rows: rows - 10,
+            schema_rows: 10,
+            timeout_ms: None,
+        },
+        1 => Op::Chat {
+            family: 77,
+            rows,
+            tokens: 1,
+            timeout_ms: None,
+        },
+        _ => Op::Hidden {
+            rows,
+            piece_chunks: 4,
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..config() })]
+
+    /// While chat streams run and prompts never cease, rounds of chat alone take the share of the time that is chat's:
+    /// no less than what the last round with prompt rows left owing, no more than a round too many for each such round.
+    #[test]
+    fn chat_keeps_its_share_and_prompts_keep_theirs(
+        share in 0.0..0.8f64,
+        streams in 1..4usize,
+        piece_chunks in 1..4usize,
+        rows in proptest::collection::vec(20..700usize, 1..12),
+    ) {
+        let mut world = patient_world(share, piece_chunks);
+        for seed in 0..streams {
+            world.chat(tokens(10, seed as u32), 600, None);
+        }
+        while world.machine.stats.streams < streams {
+            world.step();
+        }
+        world.backend_script.take_calls();
+        let (mut alone, mut mixed) = (Duration::ZERO, Duration::ZERO);
+        let (mut longest_alone, mut longest_mixed, mut mixed_rounds) = (Duration::ZERO, Duration::ZERO, 0);
+        for step in 0..250 {
+            while world.machine.stats.queued < 2 {
+                let rows = rows[step % rows.len()];
+                world.act(&Op::Decide { family: step as u32, state_rows: rows, schema_rows: 8, timeout_ms: None });
+                while let Ok(event) = world.events.try_recv() {
+                    world.machine.note(event);
+                }
+                world.machine.publish();
+            }
+            world.machine.step();
+            world.work_in_head(20);
+            for call in world.backend_script.take_calls() {
+                let Call::Run(segments) = call else { continue };
+                let (prompt, chat) = rows_of(&segments);
+                prop_assert_eq!(chat, streams, "every stream gets its token");
+                let took = TimedBackend::round_time(prompt + chat);
+                if prompt == 0 {
+                    alone += took;
+                    longest_alone = longest_alone.max(took);
+                } else {
+                    mixed += took;
+                    longest_mixed = longest_mixed.max(took);
+                    mixed_rounds += 1;
+                }
+            }
+        }
+        // Microseconds are rounded down when the clock passes.
+        let due = mixed.mul_f64(share / (1.0 - share));
+        let owing = longest_mixed.mul_f64(share / (1.0 - share)) + Duration::from_micros(1);
+        prop_assert!(alone + owing >= due, "{alone:?} of {due:?}");
+        prop_assert!(alone <= due + longest_alone * mixed_rounds + longest_alone, "{alone:?}, due {due:?}");
+        prop_assert!(mixed_rounds > 0);
+        world.come_to_rest();
+    }
+
+    /// A long job among short ones without end is done after a bounded number of rows of others: those that were there
+    /// before it, and as many again as it has itself, with what fills its rounds up.
+    #[test]
+    fn nobody_starves_behind_short_jobs_without_end(
+        kind in 0..3u8,
+        rows in 300..1000usize,
+        short_rows in proptest::collection::vec(5..60usize, 1..8),
+        piece_chunks in 1..4usize,
+        ahead in 0..6usize,
+    ) {
+        let mut world = patient_world(0.25, piece_chunks);
+        let short = |step: usize| Op::Decide {
+            family: step as u32,
+            state_rows: short_rows[step % short_rows.len()],
+            schema_rows: 8,
+            timeout_ms: None,
+        };
+        for step in 0..ahead {
+            world.act(&short(step));
+        }
+        world.act(&long_job(kind, rows));
+        let long = JobId(ahead as u64);
+        let mut others = 0;
+        let mut done = false;
+        for step in ahead..4000 {
+            // Always more short ones than there are slots.
+            for more in 0..6usize.saturating_sub(world.machine.stats.queued) {
+                world.act(&short(step * 6 + more));
+            }
+            let before = world.machine.stats.prefill_rows;
+            while let Ok(event) = world.events.try_recv() {
+                world.machine.note(event);
+            }
+            world.machine.step();
+            world.backend_script.take_calls();
+            world.work_in_head(20);
+            world.read();
+            others += world.machine.stats.prefill_rows - before;
+            done = !world.machine.jobs.contains_key(&long);
+            if done {
+                break;
+            }
+        }
+        let bound = (3 * rows + (ahead + CAPACITY.slots) * 70 + 4 * CAPACITY.rows) as u64;
+        prop_assert!(done, "{rows} rows are not done after {others} rows");
+        prop_assert!(others <= bound, "{rows} rows were done after {others}, more than {bound}");
+        world.come_to_rest();
+    }
+
+    /// A client that leaves takes its rows with it before the next round, and its neighbour answers as alone.
+    #[test]
+    fn a_cancelled_prompt_has_no_row_in_the_next_round(
+        kind in 0..3u8,
+        rows in 600..1000usize,
+        piece_chunks in 1..3usize,
+        rounds in 1..4usize,
+        neighbour_rows in 100..900usize,
+    ) {
+        let mut world = patient_world(0.25, piece_chunks);
+        world.act(&long_job(kind, rows));
+        world.act(&Op::Decide { family: 3, state_rows: neighbour_rows, schema_rows: 9, timeout_ms: None });
+        for _ in 0..rounds {
+            world.step();
+        }
+        let entry = &world.machine.jobs[&JobId(0)];
+        let State::Prompt(prompt) = &entry.state else {
+            panic!("the prompt is longer than {rounds} pieces");
+        };
+        let slot = prompt.slot.slot();
+        prop_assert!(prompt.done > 0, "it has begun");
+        world.backend_script.take_calls();
+        drop(world.clients.remove(0));
+        while let Ok(event) = world.events.try_recv() {
+            world.machine.note(event);
+        }
+        world.machine.step();
+        let calls = world.backend_script.take_calls();
+        prop_assert!(calls.contains(&Call::Reset(slot)), "its slot is emptied");
+        for call in calls {
+            let Call::Run(segments) = call else { continue };
+            prop_assert!(segments.iter().all(|(used, ..)| *used != slot));
+        }
+        prop_assert!(!world.machine.jobs.contains_key(&JobId(0)));
+        let held = world.machine.jobs.values().filter(|entry| entry.has_slot()).count();
+        prop_assert_eq!(world.machine.slots.free() + held, CAPACITY.slots);
+        // It judges the neighbour's answer against the lone run.
+        world.come_to_rest();
+        prop_assert_eq!(world.answers, 1);
     }
 }
