@@ -115,6 +115,7 @@ impl Failure {
 }
 
 impl fmt::Display for Failure {
+    #[expect(clippy::too_many_lines, reason = "an arm for each failure")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Apart { past } => f.write_str(&past.join("; ")),
