@@ -10,6 +10,7 @@ Prints a line for each check and exits with 1 at the first that fails.
 
 from __future__ import annotations
 
+import json
 import sys
 
 import openai
@@ -46,6 +47,13 @@ def chat(client: openai.OpenAI, model: str) -> None:
     thinking = client.chat.completions.create(
         **terms, extra_body={"chat_template_kwargs": {"enable_thinking": False}, "top_k": 5, "min_p": 0.01}
     )
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+    bound = client.chat.completions.create(
+        **{**terms, "max_tokens": 200}, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    )
+    if bound.choices[0].finish_reason == "stop":
+        found = json.loads(bound.choices[0].message.content)
+        check("bound text follows its schema", isinstance(found["ok"], bool), found)
     check("extra fields are taken", thinking.choices[0].finish_reason in ("stop", "length"))
 
 
@@ -64,7 +72,7 @@ def errors(client: openai.OpenAI, model: str) -> None:
     for what, wanted, terms in [
         ("an unknown model is not found", openai.NotFoundError, {"model": "gpt-6", "messages": MESSAGES}),
         ("a wrong field is a bad request", openai.BadRequestError, {"model": model, "messages": MESSAGES, "temperature": -1}),
-        ("a bound form is refused", openai.BadRequestError, {"model": model, "messages": MESSAGES, "response_format": {"type": "json_object"}}),
+        ("two choices are refused", openai.BadRequestError, {"model": model, "messages": MESSAGES, "n": 2}),
         ("too long a prompt is a bad request", openai.BadRequestError, {"model": model, "messages": [{"role": "user", "content": "word " * 200_000}]}),
     ]:
         try:

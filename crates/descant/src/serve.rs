@@ -101,10 +101,10 @@ fn chat_desk(
         tracing::warn!(missing, "chat will be refused");
     }
     let vocabulary = Arc::clone(tokenizer) as Arc<dyn Vocabulary>;
-    let turn_ends = release.config().eos.clone();
+    let (turn_ends, vocab) = (release.config().eos.clone(), release.config().vocab);
     let length_max = args.length.max_length;
     Ok(Ok(ChatDesk::new(
-        vocabulary, template, turn_ends, length_max,
+        vocabulary, template, turn_ends, vocab, length_max,
     )))
 }
 

@@ -215,7 +215,13 @@ impl Plan {
             limits: self.limits,
             readers: 2,
             no_head: None,
-            chat: Ok(ChatDesk::new(Arc::new(Letters), template, vec![0], 4096)),
+            chat: Ok(ChatDesk::new(
+                Arc::new(Letters),
+                template,
+                vec![0],
+                VOCAB,
+                4096,
+            )),
         });
         House {
             app: Arc::new(app),
@@ -564,6 +570,40 @@ async fn tools_are_called_whole_and_in_a_stream() {
     assert_eq!(said(&plain), said_first);
     let prompt = |reply: &Value| number(reply, &["usage", "prompt_tokens"]);
     assert!(prompt(&reply) > prompt(&plain) + 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_text_follows_its_schema_at_any_seed() {
+    let house = Plan::default().house();
+    let schema = r#"{"type": "object", "properties": {"room": {"enum": ["attic", "hall"]}, "floor": {"type": "integer",
+        "minimum": 0, "maximum": 99}}, "required": ["room", "floor"], "additionalProperties": false}"#;
+    let format = format!(
+        r#""response_format": {{"type": "json_schema", "json_schema": {{"name": "place", "schema": {schema}}}}}"#
+    );
+    let mut texts = Vec::new();
+    for seed in 0..8 {
+        let body = with(&format!("{format}, \"top_k\": 20, \"presence_penalty\": 1"))
+            .replace("\"seed\": 7", &format!("\"seed\": {seed}"))
+            .replace("\"max_tokens\": 40", "\"max_tokens\": 2000");
+        let reply = house.chat(&body).await;
+        assert_eq!(text(&reply, &["choices", "0", "finish_reason"]), "stop");
+        let object = json::parse_str(&said(&reply)).unwrap();
+        let room = text(&object, &["room"]);
+        assert!(["attic", "hall"].contains(&room.as_str()), "{object}");
+        assert!(number(&object, &["floor"]) < 100, "{object}");
+        assert_eq!(said(&house.chat(&body).await), said(&reply));
+        texts.push(said(&reply));
+    }
+    texts.sort();
+    texts.dedup();
+    assert!(texts.len() > 2, "seeds are heeded: {texts:?}");
+    let nonsense = r#"{"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}"#;
+    for wrong in [nonsense, r#"{"type": "xml"}"#] {
+        let body = with(&format!("\"response_format\": {wrong}"));
+        let (status, reply) = house.ask("/v1/chat/completions", &body).await;
+        assert!((400..500).contains(&status), "{wrong}: {status}");
+        assert!(text(&reply, &["error", "param"]).starts_with("response_format"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

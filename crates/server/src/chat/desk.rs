@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use descant_decision::{COUNTED_MAX, Detokenize, Fault, FaultKind, Step, Tokenize};
-use descant_engine::{EngineError, GenerateOptions, JobOptions};
+use descant_engine::{Constraint, EngineError, GenerateOptions, JobOptions};
 
 use crate::chat::fields::{self, Fields};
 use crate::chat::form::Form;
+use crate::chat::grammar::Grammars;
 use crate::chat::order::{ChatOrder, CompletionOrder, Prompt, Terms};
 use crate::chat::template::{ChatTemplate, Conversation};
 use crate::error::Refused;
@@ -25,30 +26,35 @@ pub struct ChatDesk {
     template: Result<ChatTemplate, String>,
     /// Tokens that end a turn.
     turn_ends: Vec<u32>,
+    grammars: Grammars,
     /// Most tokens of a prompt.
     length_max: usize,
 }
 
 /// A text to be continued, read as far as its tokens.
-#[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) form: Form,
     /// The `model` of the reply.
     pub(crate) model: String,
     pub(crate) prompt: Vec<u32>,
     pub(crate) terms: Terms,
+    /// What binds the text to a schema.
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
 }
 
 impl ChatDesk {
-    /// A desk for a tokenizer, a template or why there is none, the tokens that end a turn, and the most tokens of a
-    /// prompt.
+    /// A desk for a tokenizer, a template or why there is none, the tokens that end a turn, the number of the model's
+    /// tokens, and the most tokens of a prompt.
     pub fn new(
         vocabulary: Arc<dyn Vocabulary>,
         template: Result<ChatTemplate, String>,
         turn_ends: Vec<u32>,
+        vocab: usize,
         length_max: usize,
     ) -> ChatDesk {
+        let shared = Arc::clone(&vocabulary);
         ChatDesk {
+            grammars: Grammars::new(shared, vocab, turn_ends.clone()),
             vocabulary,
             template,
             turn_ends,
@@ -77,6 +83,7 @@ impl ChatDesk {
             form: Form::Chat,
             model: model(names, order.terms.model.as_deref())?,
             prompt: self.fitting(self.render(&conversation)?)?,
+            constraint: self.bind(&order.terms)?,
             terms: order.terms,
         })
     }
@@ -98,6 +105,7 @@ impl ChatDesk {
             form: Form::Completion,
             model: model(names, order.terms.model.as_deref())?,
             prompt: self.fitting(prompt)?,
+            constraint: self.bind(&order.terms)?,
             terms: order.terms,
         })
     }
@@ -136,7 +144,12 @@ impl ChatDesk {
     }
 
     /// What the engine is told about a text.
-    pub(crate) fn options(&self, terms: &Terms, job: JobOptions) -> GenerateOptions {
+    pub(crate) fn options(
+        &self,
+        terms: &Terms,
+        constraint: Option<Box<dyn Constraint>>,
+        job: JobOptions,
+    ) -> GenerateOptions {
         let mut stop_ids = terms.stop_ids.clone();
         if !terms.ignores_turn_end {
             stop_ids.extend(&self.turn_ends);
@@ -145,9 +158,17 @@ impl ChatDesk {
             sampling: terms.sampling.clone(),
             tokens_max: terms.tokens_max,
             stop_ids,
-            constraint: None,
+            constraint,
             job,
         }
+    }
+
+    fn bind(&self, terms: &Terms) -> Result<Option<Box<dyn Constraint>>, Refused> {
+        let bind = |schema| {
+            let bound = self.grammars.bind(schema);
+            bound.map_err(|why| fault("response_format", format!("it cannot be followed: {why}")))
+        };
+        terms.schema.as_ref().map(bind).transpose()
     }
 
     fn fitting(&self, prompt: Vec<u32>) -> Result<Vec<u32>, Refused> {

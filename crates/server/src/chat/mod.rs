@@ -15,6 +15,7 @@ mod desk;
 mod fields;
 mod form;
 mod generation;
+mod grammar;
 mod journal;
 mod messages;
 mod order;

@@ -53,6 +53,8 @@ pub(crate) struct Terms {
     pub(crate) tells_usage: bool,
     /// The tools whose calls are looked for in the text.
     pub(crate) tools: Vec<Tool>,
+    /// The JSON schema that the text follows.
+    pub(crate) schema: Option<Value>,
 }
 
 /// Tokens of a completion whose body does not say how many, as OpenAI has it.
@@ -166,6 +168,7 @@ impl Terms {
             streams: fields.boolean("stream").unwrap_or(false),
             tells_usage: usage.flatten().unwrap_or(false),
             tools: Vec::new(),
+            schema: schema(fields),
             sampling: sampling(fields),
         }
     }
@@ -263,6 +266,35 @@ fn stop_ids(fields: &mut Fields<'_>) -> Vec<u32> {
         fields.fault("stop_token_ids", FaultKind::UnionType, msg);
     }
     found
+}
+
+/// The schema of `response_format`, as OpenAI's clients have it.
+fn schema(fields: &mut Fields<'_>) -> Option<Value> {
+    let format = fields.object("response_format")?;
+    let wrong = |fields: &mut Fields<'_>, place: &[&str], msg: &str| {
+        let loc = ["response_format"]
+            .iter()
+            .chain(place)
+            .map(|key| Step::key(key));
+        fields.fault_at(loc.collect(), FaultKind::UnionType, msg);
+        None
+    };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => None,
+        Some("json_object") => Some(Object::new().with("type", "object").into()),
+        Some("json_schema") => match format
+            .get("json_schema")
+            .and_then(|named| named.get("schema"))
+        {
+            Some(schema) if schema.as_object().is_some() => Some(schema.clone()),
+            _ => wrong(
+                fields,
+                &["json_schema", "schema"],
+                "a JSON schema, an object, is required",
+            ),
+        },
+        _ => wrong(fields, &["type"], "wanted text, json_object or json_schema"),
+    }
 }
 
 /// The tools that the model may call; none if it is told not to.
@@ -372,7 +404,6 @@ const UNSUPPORTED: &[Unsupported] = &[
         is_one,
         "use presence_penalty or frequency_penalty",
     ),
-    ("response_format", is_text_format, NO_GRAMMAR),
     ("structured_outputs", never, NO_GRAMMAR),
     (
         "suffix",
@@ -384,7 +415,7 @@ const UNSUPPORTED: &[Unsupported] = &[
     ("web_search_options", never, NO_TOOLS),
 ];
 
-const NO_GRAMMAR: &str = "this server does not bind the text to a form";
+const NO_GRAMMAR: &str = "text is bound by response_format, to a JSON schema, only";
 const NO_MEDIA: &str = "this server reads and writes text only";
 const NO_TEMPLATE: &str = "the release's own chat template is used as it is";
 const NO_TOOLS: &str = "tools are described in tools; whether one is called is the model's choice";
@@ -417,10 +448,6 @@ fn is_number(value: &Value, wanted: f64) -> bool {
 
 fn is_no_call(value: &Value) -> bool {
     matches!(value.as_str(), Some("auto" | "none"))
-}
-
-fn is_text_format(value: &Value) -> bool {
-    value.get("type").and_then(Value::as_str) == Some("text")
 }
 
 fn is_text_only(value: &Value) -> bool {
@@ -502,6 +529,7 @@ mod tests {
             streams: true,
             tells_usage: true,
             tools: Vec::new(),
+            schema: None,
         };
         assert_eq!(order.terms, wanted);
         let variables = vec![
@@ -527,6 +555,21 @@ mod tests {
         assert!(order.tools.is_empty() && order.terms.tools.is_empty());
         let faults = completion(&format!("\"prompt\": \"x\", {tools}")).unwrap_err();
         assert!(faults[0].starts_with("tools: "), "{faults:?}");
+    }
+
+    #[test]
+    fn a_form_is_a_schema() {
+        let schema = |format: &str| {
+            let order = chat(&format!("\"response_format\": {format}")).unwrap();
+            order.terms.schema.map(|schema| schema.to_string())
+        };
+        assert_eq!(schema(r#"{"type": "text"}"#), None);
+        assert_eq!(
+            schema(r#"{"type": "json_object"}"#),
+            Some(r#"{"type":"object"}"#.into())
+        );
+        let format = r#"{"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"const": 1}}}"#;
+        assert_eq!(schema(format), Some(r#"{"const":1}"#.into()));
     }
 
     #[test]
@@ -593,6 +636,15 @@ mod tests {
             (r#""logprobs": true, "top_logprobs": 21"#, "top_logprobs"),
             (r#""tools": {}"#, "tools"),
             (r#""tools": [{"type": "function"}]"#, "tools[0]"),
+            (r#""response_format": "json""#, "response_format"),
+            (
+                r#""response_format": {"type": "xml"}"#,
+                "response_format.type",
+            ),
+            (
+                r#""response_format": {"type": "json_schema", "json_schema": {"name": "x"}}"#,
+                "response_format.json_schema.schema",
+            ),
             (r#""stream": "yes""#, "stream"),
             (
                 r#""stream_options": {"include_usage": 1}"#,
@@ -624,7 +676,6 @@ mod tests {
             r#""suffix": "x""#,
             r#""tool_choice": "required""#,
             r#""functions": [{}]"#,
-            r#""response_format": {"type": "json_object"}"#,
             r#""guided_json": {}"#,
             r#""modalities": ["text", "audio"]"#,
             r#""repetition_penalty": 1.1"#,

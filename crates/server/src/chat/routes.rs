@@ -62,6 +62,7 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
         model,
         prompt,
         terms,
+        constraint,
     } = reading;
     let letterhead = Letterhead {
         form,
@@ -72,7 +73,7 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
         top: terms.sampling.logprobs,
         tells_usage: terms.streams && terms.tells_usage,
     };
-    let options = desk.options(&terms, time.job()?);
+    let options = desk.options(&terms, constraint, time.job()?);
     let journal = Journal::new(id, prompt.len());
     let engine = &hall.setup.engine;
     // Whoever drops the stream, because the client has left, cancels the job.
