@@ -14,6 +14,7 @@ mod tally;
 mod tests;
 mod truth;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,7 +49,10 @@ struct House {
 struct Proof<'a> {
     cast: &'a Cast,
     axes: Axes,
-    passes: u64,
+    /// Answers to compare at least.
+    least: usize,
+    /// Passes of the next turn, which meet company that no pass before met.
+    passes: Range<u64>,
     cache_bytes: usize,
     tally: Tally,
     meter: Meter,
@@ -96,7 +100,7 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
         .with("model", place.name())
         .with("records", cast.cases.len())
         .with("rows_max", cast.rows_max())
-        .with("passes", proof.passes)
+        .with("passes", proof.passes.end)
         .with("seconds", started.elapsed().as_secs());
     proof.report(args.json, run, started)
 }
@@ -125,7 +129,8 @@ impl<'a> Proof<'a> {
         Proof {
             cast,
             axes,
-            passes,
+            least: comparisons.unwrap_or(0),
+            passes: 0..passes,
             cache_bytes,
             tally: Tally::default(),
             meter,
@@ -137,16 +142,25 @@ impl<'a> Proof<'a> {
         // The plain run has one thread; where that is on the list too, its device serves twice.
         let plain = house(1)?;
         let truth = Truth::find(&plain.rig, &plain.head, self.cast, || self.meter.one())?;
-        let threads = self.axes.threads.clone();
         let mut plain = Some(plain);
-        if threads.contains(&1) {
-            self.run_threads(&plain.take().expect("it was loaded above"), 1, &truth)?;
+        loop {
+            let before = self.tally.compared();
+            let threads = self.axes.threads.clone();
+            if threads.contains(&1) {
+                let house = plain.take().map_or_else(|| house(1), Ok)?;
+                self.run_threads(&house, 1, &truth)?;
+            }
+            plain = None;
+            for threads in threads.into_iter().filter(|threads| *threads != 1) {
+                self.run_threads(&house(threads)?, threads, &truth)?;
+            }
+            // A neighbour that had no company after all was not counted, so there may be fewer than planned.
+            let compared = self.tally.compared();
+            if compared >= self.least || compared == before {
+                return Ok(());
+            }
+            self.passes = self.passes.end..self.passes.end + 1;
         }
-        drop(plain);
-        for threads in threads.into_iter().filter(|threads| *threads != 1) {
-            self.run_threads(&house(threads)?, threads, &truth)?;
-        }
-        Ok(())
     }
 
     fn run_threads(&mut self, house: &House, threads: usize, truth: &Truth) -> Result<(), Failure> {
@@ -186,7 +200,7 @@ impl<'a> Proof<'a> {
         }
         let stage = stage(manner);
         let mut peaks: Vec<(Company, usize)> = Vec::new();
-        for pass in 0..self.passes {
+        for pass in self.passes.clone() {
             for scene in self.axes.scenes(self.cast, manner, pass) {
                 let seen = stage.play(&scene)?;
                 match peaks

@@ -91,9 +91,14 @@ impl Watched {
             .with("model", model)
             .with("messages", vec![Value::from(message)])
             .with("stream", true)
-            .with("temperature", 0)
-            .with("max_tokens", TOKENS_MAX);
-        let mut reply = client.post("/v1/chat/completions", &to_json(&body.into()))?;
+            .with("temperature", 0);
+        // Not part of OpenAI's interface, but many servers have it: the text goes on behind the model's own end.
+        let endless = to_json(&body.clone().with("ignore_eos", true).into());
+        let mut reply = client.post(PATH, &endless)?;
+        if matches!(reply.status().as_u16(), 400 | 422) {
+            let bounded = body.with("max_tokens", TOKENS_MAX);
+            reply = client.post(PATH, &to_json(&bounded.into()))?;
+        }
         match reply.status().as_u16() {
             200 => {}
             404 | 405 | 501 => return Ok(false),
@@ -207,14 +212,14 @@ impl Gaps {
                 "a greedy chat stream", "gaps", "median ms", "longest ms"
             ),
             format!(
-                "{:<34}{:>8}{:>11.2}{:>12.2}",
+                "{:<34}{:>8}{:>11.3}{:>12.2}",
                 "alone",
                 self.idle.len(),
                 median(&self.idle),
                 longest(&self.idle)
             ),
             format!(
-                "{:<34}{:>8}{:>11.2}{:>12.2}",
+                "{:<34}{:>8}{:>11.3}{:>12.2}",
                 format!("beside a decision of {} tokens", self.tokens),
                 self.during.len(),
                 median(&self.during),
@@ -260,11 +265,13 @@ impl Gaps {
     }
 }
 
+/// Where chat is served.
+const PATH: &str = "/v1/chat/completions";
 /// Pieces of text before the decision is sent.
 const TEXTS_BEFORE: usize = 32;
 /// Longest time until they are there.
 const BEGIN_WAIT_MAX: Duration = Duration::from_secs(120);
-/// Tokens that a stream may have; it is left when the decision is answered.
+/// Tokens that a stream may have where it must say so; it is left when the decision is answered.
 const TOKENS_MAX: usize = 8192;
 /// What a model is asked about.
 const SUBJECTS: [&str; 4] = ["the sea", "bread", "trains in winter", "numbers"];
