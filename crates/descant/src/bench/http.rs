@@ -83,8 +83,9 @@ fn measure(
     }
     if wants(BenchPart::Chat) {
         let length = if args.quick { 4000 } else { args.longest }.min(args.longest);
-        let long = [1, 2].map(|index| sizer.request(seed(args, Part::Chat, index), length));
-        match chat::gaps(client, [&long[0], &long[1]], args.piece) {
+        let request = |index, length| sizer.request(seed(args, Part::Chat, index), length);
+        let long = [request(1, length), request(2, length)];
+        match chat::gaps(client, &long, &request(3, length / 2), args.piece) {
             Err(fault) => verdict.failed(fault),
             Ok(Some(gaps)) => report.put("chat", gaps.value(), gaps.lines()),
             Ok(None) => report.put(
