@@ -39,6 +39,10 @@ impl Default for Budget {
 /// for a number that helps nobody.
 pub const COUNTED_MAX: usize = 1 << 18;
 
+/// Tokens of all the prompts of one record together where its questions are read one by one: each prompt repeats the
+/// state, and all of them are held until the last is answered.
+pub const SPLIT_TOKENS_MAX: usize = 1 << 20;
+
 /// What happens to a record whose state does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLength {
@@ -103,6 +107,8 @@ impl Error for EncodeError {}
 /// Encodes records with one tokenizer. Holds the ids of the fixed pieces, which every prompt repeats.
 pub struct Encoder {
     tokenizer: Arc<dyn Tokenize>,
+    /// Whether the model reads `field_1` and so on in place of the questions' ids.
+    neutral_ids: bool,
     prefix: Vec<u32>,
     schema: Vec<u32>,
     options: Vec<u32>,
@@ -111,6 +117,13 @@ pub struct Encoder {
     option_end: Vec<u32>,
     field_end: Vec<u32>,
     suffix: Vec<u32>,
+}
+
+/// The schema of a prompt before its place in it is known.
+struct Schema {
+    ids: Vec<u32>,
+    /// Spans count from the schema's start.
+    questions: Vec<EncodedQuestion>,
 }
 
 /// Option openings that an [`Encoder`] keeps.
@@ -134,7 +147,18 @@ impl Encoder {
             option_end: tokenizer.encode(prompt::OPTION_END),
             field_end: tokenizer.encode(prompt::FIELD_END),
             suffix: tokenizer.encode(prompt::SUFFIX),
+            neutral_ids: false,
             tokenizer,
+        }
+    }
+
+    /// This encoder with ids that say nothing, `field_1` and so on, in the prompt, so that an id cannot move an answer. The
+    /// id of a question without instructions stays in their place. The release does not read records so.
+    #[must_use]
+    pub fn with_neutral_ids(self, neutral_ids: bool) -> Encoder {
+        Encoder {
+            neutral_ids,
+            ..self
         }
     }
 
@@ -143,22 +167,80 @@ impl Encoder {
     /// # Errors
     /// If the prompt does not fit the budget, or a span is empty.
     pub fn encode(&self, record: &Record, budget: &Budget) -> Result<Encoded, EncodeError> {
-        let (mut schema, mut questions) = self.encode_schema(record)?;
-        let fixed = self.prefix.len() + schema.len() + self.suffix.len();
-        let allowed = budget.max_length;
-        let Some(room) = allowed.checked_sub(fixed) else {
-            return Err(EncodeError::SchemaTooLong {
-                needed: fixed,
-                allowed,
+        let schema = self.encode_schema(record.questions())?;
+        let room = self.room(&schema, budget)?;
+        let state = self.encode_state(record, room);
+        self.assemble(schema, &state, room, budget)
+    }
+
+    /// Encodes each question of a record in a prompt of its own, as the first and only field: read so, no question moves
+    /// another's answer. The release does not read records so.
+    ///
+    /// # Errors
+    /// As [`Encoder::encode`]; and if the prompts together have more than [`SPLIT_TOKENS_MAX`] tokens.
+    pub fn encode_each(
+        &self,
+        record: &Record,
+        budget: &Budget,
+    ) -> Result<Vec<Encoded>, EncodeError> {
+        let questions = record.questions().chunks(1);
+        let schemas = questions.map(|question| {
+            let schema = self.encode_schema(question)?;
+            Ok((self.room(&schema, budget)?, schema))
+        });
+        let schemas: Vec<(usize, Schema)> = schemas.collect::<Result<_, EncodeError>>()?;
+        let room_max = schemas.iter().map(|(room, _)| *room).max();
+        let state = self.encode_state(record, room_max.expect("a record has a question"));
+        let fixed = |schema: &Schema| self.prefix.len() + schema.ids.len() + self.suffix.len();
+        let tokens = schemas
+            .iter()
+            .map(|(room, schema)| fixed(schema) + state.len().min(*room));
+        let needed: usize = tokens.sum();
+        if needed > SPLIT_TOKENS_MAX {
+            return Err(EncodeError::TooLong {
+                needed,
+                allowed: SPLIT_TOKENS_MAX,
             });
-        };
-        let state = self
-            .tokenizer
-            .encode_start(&render(record.state()), room + COUNTED_MAX);
+        }
+        schemas
+            .into_iter()
+            .map(|(room, schema)| self.assemble(schema, &state, room, budget))
+            .collect()
+    }
+
+    /// Tokens that a budget leaves to the state.
+    fn room(&self, schema: &Schema, budget: &Budget) -> Result<usize, EncodeError> {
+        let needed = self.prefix.len() + schema.ids.len() + self.suffix.len();
+        let allowed = budget.max_length;
+        allowed
+            .checked_sub(needed)
+            .ok_or(EncodeError::SchemaTooLong { needed, allowed })
+    }
+
+    /// The tokens of the state, counted as far as it helps.
+    fn encode_state(&self, record: &Record, room: usize) -> Vec<u32> {
+        self.tokenizer
+            .encode_start(&render(record.state()), room + COUNTED_MAX)
+    }
+
+    fn assemble(
+        &self,
+        schema: Schema,
+        state: &[u32],
+        room: usize,
+        budget: &Budget,
+    ) -> Result<Encoded, EncodeError> {
+        let Schema {
+            ids: mut schema,
+            mut questions,
+        } = schema;
+        let fixed = self.prefix.len() + schema.len() + self.suffix.len();
         let kept = state.len().min(room);
         if kept < state.len() && budget.over_length == OverLength::Refuse {
-            let needed = fixed + state.len();
-            return Err(EncodeError::TooLong { needed, allowed });
+            return Err(EncodeError::TooLong {
+                needed: fixed + state.len(),
+                allowed: budget.max_length,
+            });
         }
         let schema_start = self.prefix.len() + kept;
         questions
@@ -178,16 +260,13 @@ impl Encoder {
     }
 
     /// Encodes the schema; spans count from its start.
-    fn encode_schema(
-        &self,
-        record: &Record,
-    ) -> Result<(Vec<u32>, Vec<EncodedQuestion>), EncodeError> {
+    fn encode_schema(&self, asked: &[Question]) -> Result<Schema, EncodeError> {
         let mut ids = self.schema.clone();
-        let mut questions = Vec::with_capacity(record.questions().len());
-        for (index, question) in record.questions().iter().enumerate() {
+        let mut questions = Vec::with_capacity(asked.len());
+        for (index, question) in asked.iter().enumerate() {
             questions.push(self.encode_question(index + 1, question, &mut ids)?);
         }
-        Ok((ids, questions))
+        Ok(Schema { ids, questions })
     }
 
     fn encode_question(
@@ -199,7 +278,12 @@ impl Encoder {
         let empty = || EncodeError::EmptySpan {
             question: question.id().to_owned(),
         };
-        let opening = prompt::field(number, question.id(), question.kind().name());
+        let neutral = format!("field_{number}");
+        let id = match self.neutral_ids {
+            true => neutral.as_str(),
+            false => question.id(),
+        };
+        let opening = prompt::field(number, id, question.kind().name());
         self.push(&opening, ids);
         let span = self.push(&instructions(question), ids).ok_or_else(empty)?;
         ids.extend_from_slice(&self.options);

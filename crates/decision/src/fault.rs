@@ -59,6 +59,10 @@ pub enum FaultKind {
     ExtraForbidden,
     /// A number too large for a double.
     FiniteNumber,
+    /// Not a picture.
+    ImageInvalid,
+    /// A picture that lies elsewhere; nothing is fetched.
+    ImageUrlNotAllowed,
     /// An integer of more digits than Python reads.
     IntParsingSize,
     /// Not JSON.
@@ -83,6 +87,8 @@ pub enum FaultKind {
     UnionTagInvalid,
     /// The type of a question is absent.
     UnionTagNotFound,
+    /// A value that means nothing here.
+    ValueError,
 }
 
 impl FaultKind {
@@ -93,6 +99,8 @@ impl FaultKind {
             FaultKind::DictType => "dict_type",
             FaultKind::ExtraForbidden => "extra_forbidden",
             FaultKind::FiniteNumber => "finite_number",
+            FaultKind::ImageInvalid => "image_invalid",
+            FaultKind::ImageUrlNotAllowed => "image_url_not_allowed",
             FaultKind::IntParsingSize => "int_parsing_size",
             FaultKind::JsonInvalid => "json_invalid",
             FaultKind::ListType => "list_type",
@@ -105,6 +113,7 @@ impl FaultKind {
             FaultKind::UnionType => "union_type",
             FaultKind::UnionTagInvalid => "union_tag_invalid",
             FaultKind::UnionTagNotFound => "union_tag_not_found",
+            FaultKind::ValueError => "value_error",
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::encoded::Kind;
 use crate::fault::{Fault, FaultKind, Step};
 use crate::json::{Object, Value};
+use crate::media::{self, IMAGES_MAX, Part};
 use crate::prompt::{NOUL_FALSE, NOUL_TRUE};
 
 /// How much a record may ask, and in which forms.
@@ -99,13 +100,40 @@ impl Record {
     /// # Errors
     /// All faults at once, the first [`FAULTS_MAX`] of them.
     pub fn from_value(body: &Value, limits: &Limits) -> Result<Record, Vec<Fault>> {
+        Record::from_form(body, &[], limits)
+    }
+
+    /// Checks a System One body that came with further parts, as in a multipart form; its assets may name them.
+    ///
+    /// # Errors
+    /// As [`Record::from_value`].
+    pub fn from_form(
+        body: &Value,
+        parts: &[Part<'_>],
+        limits: &Limits,
+    ) -> Result<Record, Vec<Fault>> {
         let mut reader = Reader {
             limits,
+            parts,
             faults: Vec::new(),
         };
         match reader.body(body) {
             Some(record) if reader.faults.is_empty() => Ok(record),
             _ => Err(reader.faults),
+        }
+    }
+
+    /// A record that another dialect's reader has checked.
+    ///
+    /// # Panics
+    /// If there is no question.
+    pub fn new(model: Option<String>, state: Value, questions: Vec<Question>) -> Record {
+        assert!(!questions.is_empty(), "a record has a question");
+        Record {
+            model,
+            raw: false,
+            state,
+            questions,
         }
     }
 
@@ -136,7 +164,35 @@ impl Record {
     }
 }
 
+impl Options {
+    /// Yes or no, with the format's default where a side is not described; a side described by null has no description.
+    pub fn noul(when_true: Option<Value>, when_false: Option<Value>) -> Options {
+        Options::Noul {
+            when_true: when_true.unwrap_or_else(|| NOUL_TRUE.into()),
+            when_false: when_false.unwrap_or_else(|| NOUL_FALSE.into()),
+        }
+    }
+}
+
 impl Question {
+    /// A question that another dialect's reader has checked.
+    ///
+    /// # Panics
+    /// If there is no option.
+    pub fn new(id: String, instructions: Value, options: Options) -> Question {
+        let is_empty = match &options {
+            Options::Choice(options) => options.is_empty(),
+            Options::Noul { .. } => false,
+            Options::Score(levels) => levels.is_empty(),
+        };
+        assert!(!is_empty, "a question has an option");
+        Question {
+            id,
+            instructions,
+            options,
+        }
+    }
+
     /// The id. Empty only in [`Forms::Release`].
     pub fn id(&self) -> &str {
         &self.id
@@ -165,6 +221,8 @@ impl Question {
 /// Reads a body, noting its faults.
 struct Reader<'a> {
     limits: &'a Limits,
+    /// What came beside the body.
+    parts: &'a [Part<'a>],
     faults: Vec<Fault>,
 }
 
@@ -211,7 +269,8 @@ impl Reader<'_> {
         raw.as_bool().unwrap_or(false)
     }
 
-    /// Refuses pictures and videos: an answer given without them would look like one given with them.
+    /// Refuses pictures and videos: an answer given without them would look like one given with them. What is wrong
+    /// with a picture itself is told as well.
     fn refuse_media(&mut self, body: &Object) {
         for field in ["images", "files", "videos"] {
             let Some(media) = present(body, field) else {
@@ -221,13 +280,52 @@ impl Reader<'_> {
             match media.as_array() {
                 None => self.fault(&loc, FaultKind::ListType, wanted("an array", media)),
                 Some([]) => {}
-                Some(_) => self.not_supported(&loc, field),
+                Some(entries) => {
+                    self.not_supported(&loc, field);
+                    if field != "videos" {
+                        self.images(&loc, entries);
+                    }
+                }
             }
         }
         let loc = [Step::key("assets")];
         let assets = present(body, "assets").and_then(|assets| self.object(&loc, assets));
-        if assets.is_some_and(|assets| !assets.is_empty()) {
+        if let Some(assets) = assets.filter(|assets| !assets.is_empty()) {
             self.not_supported(&loc, "assets");
+            self.assets(&loc, assets);
+        }
+    }
+
+    fn images(&mut self, loc: &[Step], entries: &[Value]) {
+        if self
+            .count(loc, "pictures", entries.len(), IMAGES_MAX)
+            .is_none()
+        {
+            return;
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            if let Err(flaw) = media::check_image(entry) {
+                let loc = [loc, &[Step::Index(index)]].concat();
+                self.fault(&loc, flaw.kind, flaw.msg);
+            }
+        }
+    }
+
+    fn assets(&mut self, loc: &[Step], assets: &Object) {
+        if self
+            .count(loc, "assets", assets.len(), IMAGES_MAX)
+            .is_none()
+        {
+            return;
+        }
+        for (placeholder, asset) in assets.iter() {
+            let loc = [loc, &[Step::key(placeholder)]].concat();
+            let Some(asset) = self.object(&loc, asset) else {
+                continue;
+            };
+            if let Err(flaw) = media::check_asset(asset, self.parts) {
+                self.fault(&loc, flaw.kind, flaw.msg);
+            }
         }
     }
 
@@ -328,14 +426,8 @@ impl Reader<'_> {
         if self.only_documented() {
             self.refuse_other_keys(criteria, loc);
         }
-        let described = |key, default: &str| match criteria.get(key) {
-            Some(text) => text.clone(),
-            None => default.into(),
-        };
-        Some(Options::Noul {
-            when_true: described("true", NOUL_TRUE),
-            when_false: described("false", NOUL_FALSE),
-        })
+        let side = |key| criteria.get(key).cloned();
+        Some(Options::noul(side("true"), side("false")))
     }
 
     fn refuse_other_keys(&mut self, criteria: &Object, loc: &[Step]) {

@@ -22,6 +22,7 @@ fn spelled(fault: &Fault) -> (String, &'static str) {
 }
 
 /// Bodies and all of their faults.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn refused() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
     let question = |text, faults| (asking(text), faults);
     vec![
@@ -32,18 +33,27 @@ fn refused() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         (r#"{"state":1,"questions":[]}"#.to_owned(), vec![(r#"["questions"]"#, "dict_type")]),
         (r#"{"state":1,"questions":null}"#.to_owned(), vec![(r#"["questions"]"#, "dict_type")]),
         (
-            r#"{"model":7,"raw":"yes","images":["x"],"files":["x"],"videos":["x"],"assets":{"i":{}},"questions":{"":{}}}"#.to_owned(),
+            r#"{"model":7,"raw":"yes","images":["x","iVBORw0KGgo=",5],"files":["file:///x"],"videos":["x"],"assets":{"i":{},"j":7},"questions":{"":{}}}"#.to_owned(),
             vec![
                 (r#"["model"]"#, "string_type"),
                 (r#"["raw"]"#, "bool_type"),
                 (r#"["state"]"#, "missing"),
                 (r#"["images"]"#, "not_supported"),
+                (r#"["images",0]"#, "image_invalid"),
+                (r#"["images",2]"#, "value_error"),
                 (r#"["files"]"#, "not_supported"),
+                (r#"["files",0]"#, "image_url_not_allowed"),
                 (r#"["videos"]"#, "not_supported"),
                 (r#"["assets"]"#, "not_supported"),
+                (r#"["assets","i"]"#, "value_error"),
+                (r#"["assets","j"]"#, "dict_type"),
                 (r#"["questions",""]"#, "string_too_short"),
                 (r#"["questions",""]"#, "union_tag_not_found"),
             ],
+        ),
+        (
+            r#"{"state":1,"images":[1,2,3,4,5,6,7,8,9],"questions":{"a":{"type":"noul"}}}"#.to_owned(),
+            vec![(r#"["images"]"#, "not_supported"), (r#"["images"]"#, "too_long")],
         ),
         (
             r#"{"state":1,"images":"x","videos":{},"assets":[],"questions":{"a":null}}"#.to_owned(),
@@ -325,6 +335,8 @@ fn every_kind_of_fault_is_met() {
         "bool_type",
         "dict_type",
         "extra_forbidden",
+        "image_invalid",
+        "image_url_not_allowed",
         "list_type",
         "missing",
         "not_supported",
@@ -335,6 +347,7 @@ fn every_kind_of_fault_is_met() {
         "union_tag_invalid",
         "union_tag_not_found",
         "union_type",
+        "value_error",
     ];
     assert_eq!(met.into_keys().collect::<Vec<_>>(), wanted);
 }

@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Info(Info),
     Prove(Prove),
     Serve(Serve),
+    Verify(Verify),
 }
 
 /// Answer a request.
@@ -67,6 +68,31 @@ pub(crate) struct Decide {
     /// Which number `confidence` is.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) confidence: Confidence,
+    #[command(flatten)]
+    pub(crate) reading: ReadingFlags,
+    #[command(flatten)]
+    pub(crate) accept: Accept,
+    #[command(flatten)]
+    pub(crate) length: Length,
+    #[command(flatten)]
+    pub(crate) compute: Compute,
+}
+
+/// Check a receipt: whether an answer came from this model and this request.
+///
+/// A server gives a receipt in the header x-descant-receipt of a reply, to a request that has that header. This computes
+/// the request again and compares the digests of model, head, tokenizer, prompt and logits. Exits with 1 if one differs,
+/// and names it.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The receipt: a file with the header's value, or - for standard input.
+    #[arg(value_name = "RECEIPT.json")]
+    pub(crate) receipt: PathBuf,
+    /// The request's body: a file, or - for standard input.
+    #[arg(value_name = "REQUEST.json")]
+    pub(crate) request: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: ModelFlag,
     #[command(flatten)]
     pub(crate) accept: Accept,
     #[command(flatten)]
@@ -132,9 +158,9 @@ pub(crate) struct Info {
 
 /// Answer requests over HTTP.
 ///
-/// Routes: POST /v1/systemone, /v1/chat/completions, /v1/completions, /tokenize, /detokenize, GET /v1/models, /health.
-/// An interrupt or termination signal lets the requests at
-/// hand finish; a second one ends the program at once.
+/// The page at / asks in a browser. Routes: POST /v1/systemone, /v1/decisions, /client/v4/accounts/ANY/ai/run/MODEL,
+/// /v1/chat/completions, /v1/completions, /tokenize, /detokenize, GET /v1/models, /health, /livez, /metrics. An interrupt
+/// or termination signal lets the requests at hand finish; a second one ends the program at once.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -151,9 +177,14 @@ pub(crate) struct Serve {
     /// Answer requests for any model name instead of refusing unknown ones.
     #[arg(long)]
     pub(crate) any_model: bool,
+    /// Which model name a reply carries.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) model_echo: ModelEcho,
     /// Which number `confidence` is.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) confidence: Confidence,
+    #[command(flatten)]
+    pub(crate) reading: ReadingFlags,
     #[command(flatten)]
     pub(crate) accept: Accept,
     #[command(flatten)]
@@ -173,6 +204,11 @@ pub(crate) struct Serve {
     /// Take decisions only: chat and completions are refused, and the memory of the output embedding is spared.
     #[arg(long)]
     pub(crate) no_chat: bool,
+    /// Compute the digests of receipts at the start. Otherwise the first request that wants a receipt waits for them.
+    #[arg(long)]
+    pub(crate) receipts: bool,
+    #[command(flatten)]
+    pub(crate) access: Access,
     #[command(flatten)]
     pub(crate) limits: LimitFlags,
     /// Form of the log lines on standard error.
@@ -238,6 +274,37 @@ pub(crate) struct Length {
     /// What to do with a longer one: refuse it, or cut the state's end as the release's own code does.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) over_length: OverLength,
+}
+
+/// How the questions of a request are put to the model.
+#[derive(Debug, Args)]
+pub(crate) struct ReadingFlags {
+    /// Read every question in a prompt of its own, so that no question can move the answer to another. The release reads
+    /// all together; the state is then read once for each.
+    #[arg(long)]
+    pub(crate) split_questions: bool,
+    /// Show the model field_1, field_2 and so on in place of the ids of questions, so that an id cannot move an answer.
+    #[arg(long)]
+    pub(crate) neutral_ids: bool,
+}
+
+/// Who may ask.
+#[derive(Debug, Args)]
+pub(crate) struct Access {
+    /// Ask for this API key (repeatable). Probes, figures and the page need none.
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "DESCANT_API_KEY",
+        hide_env_values = true
+    )]
+    pub(crate) api_key: Vec<String>,
+    /// Ask for one of the API keys in this file: one a line, # for remarks. It is read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Let pages of this origin ask, such as https://example.org (repeatable); * for any.
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<String>,
 }
 
 /// Which requests are taken.
@@ -341,6 +408,17 @@ pub(crate) enum LogFormat {
     /// For people.
     #[default]
     Text,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelEcho {
+    /// The request's, whatever it is.
+    Always,
+    /// The request's if it is a name of the model; the served name for jev-…
+    #[default]
+    Auto,
+    /// The served name.
+    Never,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

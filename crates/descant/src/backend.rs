@@ -165,6 +165,14 @@ pub(crate) fn load(
     })
 }
 
+/// The device and the precision of its activations, as receipts and figures name them.
+pub(crate) fn name(compute: &Compute) -> String {
+    match compute.precision {
+        args::Precision::Bf16 => "cpu bf16".to_owned(),
+        args::Precision::F32 => "cpu f32".to_owned(),
+    }
+}
+
 fn load_head(
     config: &HeadConfig,
     release: &Arc<Release>,

@@ -1,7 +1,10 @@
 //! `descant decide`: requests in, replies out.
 
+use std::sync::Arc;
+
+use descant_decision::Logits;
 use descant_decision::json::{Object, to_json};
-use descant_engine::{Handle, JobOptions};
+use descant_engine::{EngineError, Handle, JobOptions};
 use descant_server::{Asking, Refused, Reply};
 
 use crate::args::{Decide, Input};
@@ -21,7 +24,8 @@ pub(crate) fn run(args: &Decide) -> Result<(), Failure> {
         tokenizer,
         (&args.accept, &args.length),
         args.confidence.into(),
-    );
+    )
+    .with_reading((&args.reading).into());
     let settings = load::settings_alone();
     let loaded = Loaded::new(
         release,
@@ -46,10 +50,12 @@ pub(crate) fn run(args: &Decide) -> Result<(), Failure> {
 }
 
 fn answer(engine: &Handle, asking: &Asking) -> Result<Reply, Refused> {
-    let decided = engine
-        .decide(asking.encoded(), &JobOptions::default())?
-        .wait()?;
-    asking.reply(&decided.logits)
+    let each = asking.prompts().iter().map(|prompt| {
+        let ticket = engine.decide(Arc::clone(prompt), &JobOptions::default())?;
+        Ok(ticket.wait()?.logits)
+    });
+    let logits: Vec<Logits> = each.collect::<Result<_, EngineError>>()?;
+    asking.reply(&logits)
 }
 
 /// Reads the input's requests, answers each and prints the answers: one alone, or with `--jsonl` a line for a line.

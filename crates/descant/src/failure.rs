@@ -37,6 +37,8 @@ pub(crate) enum Failure {
     InputTooBig { name: String, allowed_bytes: usize },
     /// The instruction set of `--isa` is not to be had.
     Isa(IsaMissing),
+    /// API keys cannot be read.
+    Keys { place: String, fault: String },
     /// Some lines of `--jsonl` were refused; each said why in its place.
     Lines { refused: usize, all: usize },
     /// The release cannot be used.
@@ -64,6 +66,8 @@ pub(crate) enum Failure {
         line: usize,
         fault: String,
     },
+    /// A receipt cannot be read, or is not that of the model and the request.
+    Receipt { file: PathBuf, fault: String },
     /// The request is refused.
     Refused { name: String, refused: Refused },
     /// A file cannot be continued by this run.
@@ -136,6 +140,7 @@ impl fmt::Display for Failure {
                     "{name}: a request may have {allowed_bytes} bytes, this one has more"
                 )
             }
+            Failure::Keys { place, fault } => write!(f, "{place}: {fault}"),
             Failure::Lines { refused, all } => {
                 write!(
                     f,
@@ -170,6 +175,9 @@ impl fmt::Display for Failure {
                 Refused::Defect { message } => write!(f, "{name}: {message}"),
                 _ => write!(f, "{name}: {refused}"),
             },
+            Failure::Receipt { file, fault } => {
+                write!(f, "{}: {}", file.display(), printable(fault))
+            }
             Failure::Record { file, line, fault } => {
                 write!(f, "{}: line {line}: {}", file.display(), printable(fault))
             }
@@ -223,6 +231,8 @@ impl Error for Failure {
             | Failure::Http { .. }
             | Failure::Measured { .. }
             | Failure::Ids { .. }
+            | Failure::Keys { .. }
+            | Failure::Receipt { .. }
             | Failure::Record { .. }
             | Failure::Resume { .. }
             | Failure::Server { .. }

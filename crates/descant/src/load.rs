@@ -9,7 +9,7 @@ use descant_decision::{Budget, Limits, OverLength, Profile};
 use descant_engine::{Engine, Settings, StartError};
 use descant_release::hub::{Hub, HubError, HubName, HubSettings, ModelPlace};
 use descant_release::{LoadError, ModelConfig, Outline, Release, Tokenizer};
-use descant_server::{Confidence, Desk, Names, Size};
+use descant_server::{Confidence, Desk, ModelDigests, ModelEcho, Names, Provenance, Reading, Size};
 
 use crate::args::{self, Accept, Compute, Length};
 use crate::backend::{self, Device, Room};
@@ -127,12 +127,12 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Loads the weights and starts an engine.
     pub(crate) fn new(
-        release: Release,
+        release: impl Into<Arc<Release>>,
         compute: &Compute,
         room: Room,
         settings: &Settings,
     ) -> Result<Loaded, Failure> {
-        let release = Arc::new(release);
+        let release = release.into();
         let Device { backend, head } = backend::load(&release, compute, room, settings)?;
         match Engine::start(backend, head, settings) {
             Ok(engine) => Ok(Loaded { release, engine }),
@@ -214,6 +214,21 @@ fn limits(accept: &Accept) -> Limits {
     }
 }
 
+/// Where a model's answers come from, for receipts.
+pub(crate) fn provenance(backend: String, release: &Arc<Release>) -> Provenance {
+    let release = Arc::clone(release);
+    Provenance::new(backend, move || {
+        let digests = release.digests().map_err(|error| error.to_string())?;
+        // The pages were read once; what runs needs them no more than before.
+        release.discard_pages();
+        Ok(ModelDigests {
+            model: digests.model,
+            head: digests.head,
+            tokenizer: digests.tokenizer,
+        })
+    })
+}
+
 /// One sentence about a model, for listings.
 pub(crate) fn describe(release: &Release) -> String {
     let config = release.config();
@@ -245,6 +260,25 @@ impl From<args::Confidence> for Confidence {
             args::Confidence::Cloudflare => Confidence::Fixed(Profile::Cloudflare),
             args::Confidence::Entropy => Confidence::Fixed(Profile::Entropy),
             args::Confidence::Typesafe => Confidence::Fixed(Profile::TypeSafe),
+        }
+    }
+}
+
+impl From<&args::ReadingFlags> for Reading {
+    fn from(flags: &args::ReadingFlags) -> Reading {
+        Reading {
+            split: flags.split_questions,
+            neutral_ids: flags.neutral_ids,
+        }
+    }
+}
+
+impl From<args::ModelEcho> for ModelEcho {
+    fn from(flag: args::ModelEcho) -> ModelEcho {
+        match flag {
+            args::ModelEcho::Always => ModelEcho::Always,
+            args::ModelEcho::Auto => ModelEcho::Auto,
+            args::ModelEcho::Never => ModelEcho::Never,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! serve   the same as decide, over HTTP
 //! batch   a file of requests ─► several at work ─► a file of replies, continued after a kill
 //! eval    the same, against labels ─► figures
+//! verify  receipt, request ─► the same once more, compared
 //! compare the same by two models, servers or files ─► how far apart they are
 //! bench   requests ─► a server ─► times, and whether answers stay the same in company
 //! prove   made-up records ─► many engines, in all company ─► equal bits or not
@@ -31,6 +32,7 @@ mod hidden;
 mod info;
 mod input;
 mod journal;
+mod keys;
 mod load;
 mod log;
 mod meter;
@@ -41,6 +43,7 @@ mod reading;
 mod samples;
 mod serve;
 mod several;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -59,7 +62,8 @@ fn main() -> ExitCode {
         Command::Hidden(args) => hidden::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Prove(args) => prove::run(&args),
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(args),
+        Command::Verify(args) => verify::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,39 +4,114 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use descant_engine::{Engine, Settings};
 use descant_release::{Release, Tokenizer};
-use descant_server::{App, Card, ChatDesk, ChatTemplate, Limits, Setup, Vocabulary, serve};
+use descant_server::{
+    App, Card, ChatDesk, ChatTemplate, Front, Limits, Origins, Progress, Setup, Vocabulary, serve,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::args::{LimitFlags, Serve};
-use crate::backend::Room;
+use crate::backend::{self, Room};
 use crate::failure::Failure;
+use crate::keys::KeyRing;
 use crate::load::{self, Loaded};
 use crate::log;
 
-pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
+/// The release once it is open, for telling how much of it is loaded.
+type Opened = Arc<OnceLock<Arc<Release>>>;
+
+pub(crate) fn run(args: Serve) -> Result<(), Failure> {
     log::start(&args.log, args.log_format)?;
+    let keys = KeyRing::open(&args.access)?;
     let runtime = runtime()?;
-    // Taken before the model is loaded, which may take minutes: a port in use is told at once.
+    // Taken before the model is loaded, which may take minutes: a port in use is told at once, and probes are answered.
     let address = SocketAddr::new(args.host, args.port);
     let bind = runtime.block_on(TcpListener::bind(address));
     let listener = bind.map_err(|source| Failure::Bind { address, source })?;
-    let (setup, engine) = setup(args)?;
-    let served = runtime.block_on(listen(listener, setup));
-    engine.shutdown(load::ENGINE_STOP);
-    served
+    let opened = Opened::default();
+    let app = Arc::new(App::new(front(&args, &keys, &opened)));
+    let served = runtime.block_on(async {
+        let (address, stop) = prepared(&listener)?;
+        tokio::spawn(keys.watch());
+        let (give_up, given_up) = oneshot::channel::<()>();
+        let stop = async move {
+            tokio::select! {
+                () = stop => {}
+                _ = given_up => {}
+            }
+        };
+        let mut serving = tokio::spawn(serve(listener, Arc::clone(&app), stop));
+        let engine = tokio::select! {
+            // Told to stop before the model is there: nothing is at hand that could be finished.
+            _ = &mut serving => return Ok(None),
+            loaded = loaded(args, opened) => match loaded {
+                Ok((setup, engine)) => {
+                    app.open(setup);
+                    engine
+                }
+                Err(failure) => {
+                    drop(give_up);
+                    let _ = serving.await;
+                    return Err(failure);
+                }
+            },
+        };
+        tracing::info!(%address, "ready");
+        // For whoever started the server with port 0; nobody needs to read it.
+        let _ = writeln!(io::stdout(), "listening on http://{address}");
+        let _ = serving.await;
+        drop(give_up);
+        Ok(Some(engine))
+    });
+    if let Some(engine) = served? {
+        engine.shutdown(load::ENGINE_STOP);
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn front(args: &Serve, keys: &KeyRing, opened: &Opened) -> Front {
+    let opened = Arc::clone(opened);
+    Front {
+        limits: limits(&args.limits),
+        readers: thread::available_parallelism().map_or(1, usize::from),
+        keys: keys.keys.clone(),
+        origins: Origins::from_flags(args.access.cors_origin.clone()),
+        progress: Progress::new(move || opened.get().map_or(0.0, |release| release.touched())),
+    }
+}
+
+/// Loads the model on a thread of its own, which ends with the process if it is not waited for.
+async fn loaded(args: Serve, opened: Opened) -> Result<(Setup, Engine), Failure> {
+    let (done, loaded) = oneshot::channel();
+    let spawned = thread::Builder::new()
+        .name("loader".into())
+        .spawn(move || drop(done.send(setup(&args, &opened))));
+    spawned.map_err(|source| Failure::Start {
+        what: "the loader's thread",
+        source: source.into(),
+    })?;
+    loaded.await.unwrap_or_else(|_| {
+        Err(Failure::Start {
+            what: "the model",
+            source: "its loader panicked".into(),
+        })
+    })
 }
 
 /// Loads the model and puts together what the server serves.
-fn setup(args: &Serve) -> Result<(Setup, Engine), Failure> {
+fn setup(args: &Serve, opened: &Opened) -> Result<(Setup, Engine), Failure> {
     let place = load::place(args.model.model.as_deref())?;
-    let release = place.release(args.model.clef.clef.as_deref())?;
+    let release = Arc::new(place.release(args.model.clef.clef.as_deref())?);
+    let release = Arc::clone(opened.get_or_init(|| release));
     let no_head = release
         .require_head()
         .err()
@@ -61,22 +136,30 @@ fn setup(args: &Serve) -> Result<(Setup, Engine), Failure> {
     if let Some(missing) = &no_head {
         tracing::warn!(missing, "decisions will be refused");
     }
+    let provenance = load::provenance(backend::name(&args.compute), &release);
+    if args.receipts
+        && let Err(error) = provenance.digests()
+    {
+        tracing::warn!(error, "no receipts can be given");
+    }
     let card = Card {
         description: load::describe(&release),
         length_max: args.length.max_length,
         loaded: SystemTime::now(),
     };
+    let desk = load::desk(
+        names,
+        tokenizer,
+        (&args.accept, &args.length),
+        args.confidence.into(),
+    );
     let setup = Setup {
-        desk: load::desk(
-            names,
-            tokenizer,
-            (&args.accept, &args.length),
-            args.confidence.into(),
-        ),
+        desk: desk
+            .with_reading((&args.reading).into())
+            .with_echo(args.model_echo.into()),
         engine: engine.handle(),
         card,
-        limits: limits(&args.limits),
-        readers: std::thread::available_parallelism().map_or(1, usize::from),
+        provenance,
         no_head,
         chat,
     };
@@ -108,7 +191,10 @@ fn chat_desk(
     )))
 }
 
-async fn listen(listener: TcpListener, setup: Setup) -> Result<(), Failure> {
+/// The address that is listened on, and what ends the server.
+fn prepared(
+    listener: &TcpListener,
+) -> Result<(SocketAddr, impl Future<Output = ()> + use<>), Failure> {
     let start = |what| {
         move |source: io::Error| Failure::Start {
             what,
@@ -120,11 +206,7 @@ async fn listen(listener: TcpListener, setup: Setup) -> Result<(), Failure> {
         .map_err(start("the listening socket"))?;
     let stop = stop_signals().map_err(start("signal handlers"))?;
     tracing::info!(%address, "listening");
-    // For whoever started the server with port 0; nobody needs to read it.
-    let _ = writeln!(io::stdout(), "listening on http://{address}");
-    serve(listener, Arc::new(App::new(setup)), stop).await;
-    tracing::info!("stopped");
-    Ok(())
+    Ok((address, stop))
 }
 
 /// Ready at the first interrupt or termination signal. At the second one the process ends.

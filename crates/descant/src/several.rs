@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use descant_decision::Value;
 use descant_decision::json::{parse, to_json};
@@ -105,12 +106,13 @@ impl Runner {
             Ok(asking) => asking,
             Err(refused) => return Ok(Err(refused)),
         };
-        match self
-            .engine
-            .handle()
-            .decide(asking.encoded(), &JobOptions::default())
-        {
-            Ok(ticket) => Ok(Ok((asking, ticket))),
+        let engine = self.engine.handle();
+        let tickets = asking
+            .prompts()
+            .iter()
+            .map(|prompt| engine.decide(Arc::clone(prompt), &JobOptions::default()));
+        match tickets.collect::<Result<_, EngineError>>() {
+            Ok(tickets) => Ok(Ok((asking, tickets))),
             Err(error) => sorted(error).map(Err),
         }
     }
@@ -121,15 +123,16 @@ impl Runner {
     }
 }
 
-type Begun = Result<(Asking, Ticket<Decided>), Refused>;
+type Begun = Result<(Asking, Vec<Ticket<Decided>>), Refused>;
 
 fn finish(begun: Begun) -> Result<Result<Reply, Refused>, Failure> {
-    let (asking, ticket) = match begun {
+    let (asking, tickets) = match begun {
         Ok(begun) => begun,
         Err(refused) => return Ok(Err(refused)),
     };
-    match ticket.wait() {
-        Ok(decided) => Ok(asking.reply(&decided.logits)),
+    let logits = tickets.into_iter().map(|ticket| Ok(ticket.wait()?.logits));
+    match logits.collect::<Result<Vec<_>, EngineError>>() {
+        Ok(logits) => Ok(asking.reply(&logits)),
         Err(error) => sorted(error).map(Err),
     }
 }

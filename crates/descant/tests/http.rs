@@ -118,10 +118,12 @@ fn any_content_type_but_multipart_is_json() {
         let reply = SERVER.ask("POST", "/v1/systemone", headers, LAMP.as_bytes());
         assert_eq!(reply.status, 200, "{headers}");
     }
-    let headers = "content-type: multipart/form-data; boundary=x\r\n";
+    let ask = |headers: &str| SERVER.ask("POST", "/v1/systemone", headers, LAMP.as_bytes());
+    check_refused(&ask("content-type: multipart/mixed; boundary=x\r\n"), 415);
+    check_refused(&ask("content-type: multipart/form-data\r\n"), 415);
     check_refused(
-        &SERVER.ask("POST", "/v1/systemone", headers, LAMP.as_bytes()),
-        415,
+        &ask("content-type: multipart/form-data; boundary=x\r\n"),
+        400,
     );
 }
 

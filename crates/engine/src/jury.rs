@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use descant_decision::{Encoded, Logits};
 use descant_model::{Defect, Head, HeadRun};
@@ -65,6 +66,8 @@ pub(crate) struct HeadOut {
     /// Memory rows that were asked for, in order.
     pub(crate) copies: Vec<Vec<f32>>,
     pub(crate) outcome: HeadOutcome,
+    /// Time that it took.
+    pub(crate) took: Duration,
 }
 
 /// How a task of the head ended.
@@ -104,6 +107,7 @@ pub(crate) struct HeadThreads {
 impl HeadTask {
     /// Does what the task says. A panic of the head becomes a defect.
     pub(crate) fn run(self, head: &dyn Head) -> HeadOut {
+        let started = Instant::now();
         let job = self.job;
         let mut copies = Vec::new();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.work(head, &mut copies)));
@@ -116,6 +120,7 @@ impl HeadTask {
             job,
             copies,
             outcome,
+            took: started.elapsed(),
         }
     }
 

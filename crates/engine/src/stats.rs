@@ -38,6 +38,8 @@ pub struct Stats {
     pub rounds_failed: u64,
     /// Time spent in rounds.
     pub round_time: Duration,
+    /// Time that the head's threads worked, added up.
+    pub head_time: Duration,
     /// Prompt rows run.
     pub prefill_rows: u64,
     /// Chat rows run, a token each.

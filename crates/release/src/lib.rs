@@ -17,6 +17,7 @@
 
 mod config;
 mod config_files;
+mod digest;
 mod error;
 mod fields;
 pub mod hub;
@@ -30,6 +31,7 @@ mod source;
 mod tokenizer;
 
 pub use config::{AttentionConfig, HeadConfig, LayerKind, LinearConfig, ModelConfig};
+pub use digest::Digests;
 pub use error::{FileFault, Foreign, LoadError};
 pub use plan::{LoadPlan, Part, Wanted};
 pub use release::{HeadMissing, Outline, PartSize, Release};

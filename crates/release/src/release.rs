@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::config::{HeadConfig, ModelConfig};
 use crate::config_files::{CONFIG, HEAD_CONFIG, read_backbone, read_head};
+use crate::digest::{self, Digests, Sums};
 use crate::error::{FileFault, Foreign, LoadError};
 use crate::plan::{LM_HEAD, LoadPlan, Part};
 use crate::safetensors::{Dtype, SafetensorsFile, Tensor};
@@ -40,6 +42,8 @@ pub struct Release {
     places: BTreeMap<String, Place>,
     /// File of [`HEAD_ROWS`]; it has one tensor.
     head_rows: Option<usize>,
+    /// Bytes of the tensors that were asked for so far, for showing how far a loader is.
+    touched_bytes: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
@@ -177,6 +181,7 @@ impl Release {
             files: inventory.files,
             places: inventory.places,
             head_rows: inventory.head_rows,
+            touched_bytes: AtomicU64::new(0),
         })
     }
 
@@ -226,7 +231,12 @@ impl Release {
     /// [`LoadError::TensorMissing`]; never for a name of the plan.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
         match self.places.get(name) {
-            Some(place) => Ok(self.files[place.file].at(place.index)),
+            Some(place) => {
+                let tensor = self.files[place.file].at(place.index);
+                self.touched_bytes
+                    .fetch_add(tensor.bytes.len() as u64, Ordering::Relaxed);
+                Ok(tensor)
+            }
             None => Err(LoadError::TensorMissing {
                 file: self.place(),
                 name: name.to_owned(),
@@ -275,6 +285,39 @@ impl Release {
             Some(file) => Ok(self.files[file].at(0)),
             None => self.output_embedding(),
         }
+    }
+
+    /// How far a loader is that asks for each tensor once: the share of the weights asked for so far, at most 1.
+    pub fn touched(&self) -> f64 {
+        let all: usize = self.files.iter().map(|file| file.bytes().len()).sum();
+        let touched = self.touched_bytes.load(Ordering::Relaxed);
+        (touched as f64 / all.max(1) as f64).min(1.0)
+    }
+
+    /// BLAKE3 digests of the files that make the model what it is. Reads all of them.
+    ///
+    /// # Errors
+    /// [`LoadError::File`].
+    pub fn digests(&self) -> Result<Digests, LoadError> {
+        let (mut model, mut head) = (Sums::default(), Sums::default());
+        model.add(CONFIG.to_owned(), &self.source.weights(CONFIG)?);
+        if self.head.is_some() {
+            let config = self.head_source.weights(HEAD_CONFIG)?;
+            head.add(HEAD_CONFIG.to_owned(), &config);
+        }
+        for file in &self.files {
+            let name = file.path().file_name().unwrap_or_default();
+            let name = name.to_string_lossy().into_owned();
+            match name.as_str() {
+                HEAD_ROWS | HEAD_WEIGHTS => head.add(name, file.bytes()),
+                _ => model.add(name, file.bytes()),
+            }
+        }
+        Ok(Digests {
+            model: model.digest(),
+            head: head.digest(),
+            tokenizer: digest::of(&self.source.weights(TOKENIZER)?),
+        })
     }
 
     /// Gives the mapped pages of all weight files back to the system until they are read again.

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::Refused;
 use crate::limits::Limits;
+use crate::multipart::{self, Form};
 
 /// The most of an oversized body that is read and thrown away, so that a client which is still sending sees the
 /// refusal rather than a broken connection.
@@ -44,6 +45,8 @@ pub(crate) struct Door {
 pub(crate) struct Held {
     bytes: Vec<u8>,
     encoding: Encoding,
+    /// The boundary, if the body is a multipart form.
+    boundary: Option<String>,
     room: Room,
     bytes_max: usize,
 }
@@ -79,7 +82,7 @@ impl Door {
     /// when the bodies at hand leave no room for it.
     pub(crate) async fn read(&self, headers: &HeaderMap, mut body: Body) -> Result<Held, Refused> {
         let encoding = Encoding::from_headers(headers)?;
-        refuse_multipart(headers)?;
+        let boundary = boundary(headers)?;
         let wait = self.limits.body_wait_max;
         let read = timeout(wait, self.collect(headers, encoding, &mut body)).await;
         let result = read.unwrap_or(Err(Refused::BodySlow {
@@ -91,7 +94,9 @@ impl Door {
             // Whether all of it came or not, the refusal is sent next.
             let _ = timeout(DRAIN_WAIT_MAX, drain(&mut body)).await;
         }
-        result
+        let mut held = result?;
+        held.boundary = boundary;
+        Ok(held)
     }
 
     async fn collect(
@@ -115,6 +120,7 @@ impl Door {
         let mut held = Held {
             bytes: Vec::new(),
             encoding,
+            boundary: None,
             room,
             bytes_max,
         };
@@ -152,9 +158,20 @@ impl Held {
         }
     }
 
-    /// The bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The request in a decoded body, and what came beside it.
+    ///
+    /// # Errors
+    /// A multipart form that cannot be read.
+    pub(crate) fn form(&self) -> Result<Form<'_>, Refused> {
+        match &self.boundary {
+            Some(boundary) => {
+                multipart::parse(&self.bytes, boundary).map_err(|fault| Refused::BodyForm { fault })
+            }
+            None => Ok(Form {
+                request: &self.bytes,
+                parts: Vec::new(),
+            }),
+        }
     }
 
     fn unpack(&mut self, packed: &[u8]) -> Result<(), Unpack> {
@@ -269,15 +286,13 @@ async fn drain(body: &mut Body) {
     }
 }
 
-/// Any content type is taken for JSON (`curl -d` sends a form's), except one that cannot be.
-fn refuse_multipart(headers: &HeaderMap) -> Result<(), Refused> {
-    match text(headers, &CONTENT_TYPE) {
-        Some(found) if found.to_ascii_lowercase().starts_with("multipart/") => {
-            Err(Refused::MediaType {
-                found: found.to_owned(),
-            })
-        }
-        Some(_) | None => Ok(()),
+/// The boundary of a form. Any content type that is not multipart is taken for JSON (`curl -d` sends a form's).
+fn boundary(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+    match multipart::boundary(headers) {
+        None if multipart::is_multipart(headers) => Err(Refused::MediaType {
+            found: text(headers, &CONTENT_TYPE).unwrap_or_default().to_owned(),
+        }),
+        boundary => Ok(boundary),
     }
 }
 
@@ -342,7 +357,7 @@ mod tests {
 
     async fn through(door: &Door, encoding: &str, bytes: Vec<u8>) -> Result<Vec<u8>, Refused> {
         let held = door.read(&headers(encoding), Body::from(bytes)).await?;
-        Ok(held.decoded()?.bytes().to_vec())
+        Ok(held.decoded()?.form()?.request.to_vec())
     }
 
     fn gzip(text: &[u8]) -> Vec<u8> {
@@ -401,7 +416,7 @@ mod tests {
                 })
             );
         }
-        let found = "Multipart/form-data; boundary=x";
+        let found = "Multipart/mixed; boundary=x";
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(found))]);
         let result = door.read(&headers, Body::from(TEXT)).await;
         assert_eq!(

@@ -81,6 +81,7 @@ async fn attend(stream: TcpStream, _place: OwnedSemaphorePermit, app: Arc<App>, 
     if stream.set_nodelay(true).is_err() {
         return; // The client has left already.
     }
+    let _open = app.metrics().connection();
     let limits = *app.limits();
     let activity = Arc::new(Activity::new());
     let service = service_fn(|request| {

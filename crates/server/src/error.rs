@@ -4,23 +4,25 @@
 //! `error_type`) and `error` (an object with `message`, `type`, `param`, `code`). A client's mistake is never a 5xx,
 //! because every SDK of this family sends a 5xx again.
 
+mod family;
+
 use std::fmt;
 
 use axum::body::Body;
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::http::Response;
 use axum::response::IntoResponse;
-use descant_decision::json::{Object, Value, to_json};
+use descant_decision::json::{Object, Value};
 use descant_decision::{Fault, Step, printable};
 use descant_engine::EngineError;
 
-use crate::request_id::RequestId;
-
-/// Milliseconds after which a client may ask again when it was refused for want of room.
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+pub use family::Family;
+pub(crate) use family::Refusal;
 
 /// What a client is told while this server stops: by then another one may have taken its place.
 const CLOSING_RETRY_MS: u64 = 1000;
+
+/// What a client is told while the model is loaded: short for a small one, and no burden for a large one.
+const LOADING_RETRY_MS: u64 = 2000;
 
 /// What a client is told whose request took longer than a request may.
 const DEADLINE_RETRY_MS: u64 = 1000;
@@ -33,6 +35,11 @@ pub enum Refused {
     BodyEncoding {
         /// The `content-encoding` that was sent.
         found: String,
+    },
+    /// The body is not the form that its content type says.
+    BodyForm {
+        /// What is wrong with it.
+        fault: &'static str,
     },
     /// The body stopped before its end.
     BodyIncomplete,
@@ -74,6 +81,11 @@ pub enum Refused {
         /// What it may be.
         wanted: &'static str,
     },
+    /// The model is not loaded yet.
+    Loading {
+        /// How much of it is, where that is known.
+        percent: Option<u8>,
+    },
     /// The content type is one that this server does not read.
     MediaType {
         /// The type that was sent.
@@ -112,6 +124,11 @@ pub enum Refused {
         needed: usize,
         /// The most that are allowed.
         allowed: usize,
+    },
+    /// A key is required, and none was sent, or one that is not known.
+    Unauthorised {
+        /// Whether one was sent.
+        sent: bool,
     },
     /// No model of that name is served, in a body.
     UnknownModel {
@@ -152,6 +169,7 @@ impl Refused {
         };
         match self {
             Refused::BodyEncoding { .. } => caller(415, "api_usage_error", "unsupported_encoding"),
+            Refused::BodyForm { .. } => caller(400, "api_usage_error", "body_form"),
             Refused::BodyIncomplete => caller(400, "api_usage_error", "body_incomplete"),
             Refused::BodySlow { .. } => caller(408, "api_usage_error", "body_timeout"),
             Refused::BodyTooBig { .. } => caller(413, "request_too_large", "request_too_large"),
@@ -162,6 +180,7 @@ impl Refused {
             Refused::Defect { .. } => server(500, "internal_error", "internal"),
             Refused::Faults(_) => caller(422, "validation_error", "validation_error"),
             Refused::Header { .. } => caller(400, "api_usage_error", "invalid_header"),
+            Refused::Loading { .. } => server(503, "unavailable_error", "loading"),
             Refused::MediaType { .. } => caller(415, "api_usage_error", "unsupported_media_type"),
             Refused::Method { .. } => caller(405, "api_usage_error", "method_not_allowed"),
             Refused::NoChat { .. } | Refused::NoHead { .. } => {
@@ -170,6 +189,9 @@ impl Refused {
             Refused::Route { .. } => caller(404, "api_usage_error", "not_found"),
             Refused::SchemaTooLong { .. } | Refused::TooLong { .. } => {
                 caller(413, "max_tokens_exceeded", "max_tokens_exceeded")
+            }
+            Refused::Unauthorised { .. } => {
+                caller(401, "authentication_error", "authentication_error")
             }
             Refused::UnknownModel { .. } => caller(400, "api_usage_error", "model_not_found"),
             Refused::UnknownModelPath { .. } => caller(404, "api_usage_error", "model_not_found"),
@@ -206,37 +228,13 @@ impl Refused {
         }
     }
 
-    /// The refusal as a reply.
-    pub(crate) fn response(&self, id: &RequestId) -> Response<Body> {
-        let row = self.row();
-        let mut error = self.error_object();
-        if let Refused::Defect { .. } = self {
-            error.insert("message", format!("{self}; request {id}"));
-        }
-        let body = Object::new()
-            .with("detail", self.detail())
-            .with("error", error);
-        let mut response = Response::new(Body::from(to_json(&body.into())));
-        *response.status_mut() =
-            StatusCode::from_u16(row.status).expect("the table holds status codes");
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(ms) = self.retry_after_ms() {
-            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
-            headers.insert(RETRY_AFTER_MS, HeaderValue::from(ms));
-        }
-        if let Refused::Method { allowed } = self {
-            headers.insert(ALLOW, HeaderValue::from_static(allowed));
-        }
-        response
-    }
-
     /// When the same request may be answered, in milliseconds; `None` if it never will.
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Refused::Busy { retry_after_ms } => Some(*retry_after_ms),
             Refused::Closing => Some(CLOSING_RETRY_MS),
             Refused::Deadline => Some(DEADLINE_RETRY_MS),
+            Refused::Loading { .. } => Some(LOADING_RETRY_MS),
             _ => None,
         }
     }
@@ -248,6 +246,7 @@ impl Refused {
 }
 
 impl fmt::Display for Refused {
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::BodyEncoding { found } => write!(
@@ -255,6 +254,7 @@ impl fmt::Display for Refused {
                 "content-encoding {} is not decoded; use identity, gzip, deflate or zstd",
                 printable(found)
             ),
+            Refused::BodyForm { fault } => write!(f, "the body is no multipart form: {fault}"),
             Refused::BodyIncomplete => f.write_str("the body stopped before its end"),
             Refused::BodySlow { waited_s } => {
                 write!(f, "the body did not arrive within {waited_s} s")
@@ -279,10 +279,16 @@ impl fmt::Display for Refused {
             Refused::Defect { .. } => f.write_str("the server failed to compute an answer"),
             Refused::Faults(faults) => list(f, faults),
             Refused::Header { name, wanted } => write!(f, "the header {name} must be {wanted}"),
+            Refused::Loading {
+                percent: Some(percent),
+            } => {
+                write!(f, "the model is being loaded, {percent} % so far")
+            }
+            Refused::Loading { percent: None } => f.write_str("the model is being loaded"),
             Refused::MediaType { found } => {
                 write!(
                     f,
-                    "content-type {} is not read; send JSON",
+                    "content-type {} is not read; send JSON, or multipart/form-data with a boundary",
                     printable(found)
                 )
             }
@@ -308,6 +314,10 @@ impl fmt::Display for Refused {
                     f,
                     "the prompt has {needed} tokens, at most {allowed} are allowed"
                 )
+            }
+            Refused::Unauthorised { sent: true } => f.write_str("the API key is not known"),
+            Refused::Unauthorised { sent: false } => {
+                f.write_str("an API key is required: authorization: Bearer KEY, or x-api-key: KEY")
             }
             Refused::UnknownModel { name } | Refused::UnknownModelPath { name } => {
                 write!(f, "Unknown model: {}", printable(name))
@@ -336,12 +346,10 @@ impl From<EngineError> for Refused {
     }
 }
 
-/// Handlers refuse by returning the value; [`crate::app::App::answer`] makes the reply, which names the request.
+/// Handlers refuse by returning the value.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::empty());
-        response.extensions_mut().insert(self);
-        response
+        Refusal::from(self).into_response()
     }
 }
 
@@ -380,8 +388,10 @@ fn path(loc: &[Step]) -> String {
 #[cfg(test)]
 mod tests {
     use descant_decision::FaultKind;
+    use descant_decision::json::to_json;
 
     use super::*;
+    use crate::request_id::RequestId;
 
     fn faults(count: usize) -> Vec<Fault> {
         let fault = |index| Fault {
@@ -396,192 +406,204 @@ mod tests {
         (0..count).map(fault).collect()
     }
 
-    /// Every refusal with the status, `error_type`, `error.type` and `error.code` of the published contract.
+    /// A refusal, and what is said of it by the published contracts.
+    struct Case {
+        refused: Refused,
+        /// Status, `error_type`, `error.type` and `error.code`.
+        system_one: (u16, &'static str, &'static str, &'static str),
+        /// Status and `error.code`.
+        openai: (u16, Option<&'static str>),
+        /// Status and number.
+        cloudflare: (u16, u32),
+    }
+
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn table() -> Vec<(Refused, u16, &'static str, &'static str, &'static str)> {
+    fn table() -> Vec<Case> {
         const CALLER: &str = "invalid_request_error";
         const SERVER: &str = "server_error";
         const USAGE: &str = "api_usage_error";
+        const LONG: &str = "max_tokens_exceeded";
         let name = || "x".to_owned();
+        let case = |refused, system_one, openai, cloudflare| Case {
+            refused,
+            system_one,
+            openai,
+            cloudflare,
+        };
+        // The same status and code for OpenAI's clients as for System One's.
+        let same = |refused, (status, error_type, kind, code), cloudflare| Case {
+            refused,
+            system_one: (status, error_type, kind, code),
+            openai: (status, Some(code)),
+            cloudflare,
+        };
+        let (needed, allowed) = (2, 1);
         vec![
-            (
+            same(
                 Refused::BodyEncoding { found: name() },
-                415,
-                USAGE,
-                CALLER,
-                "unsupported_encoding",
+                (415, USAGE, CALLER, "unsupported_encoding"),
+                (415, 6003),
             ),
-            (
+            same(
+                Refused::BodyForm {
+                    fault: "it has no end",
+                },
+                (400, USAGE, CALLER, "body_form"),
+                (400, 6003),
+            ),
+            same(
                 Refused::BodyIncomplete,
-                400,
-                USAGE,
-                CALLER,
-                "body_incomplete",
+                (400, USAGE, CALLER, "body_incomplete"),
+                (400, 6003),
             ),
-            (
+            same(
                 Refused::BodySlow { waited_s: 9 },
-                408,
-                USAGE,
-                CALLER,
-                "body_timeout",
+                (408, USAGE, CALLER, "body_timeout"),
+                (408, 6003),
             ),
-            (
+            same(
                 Refused::BodyTooBig { allowed_bytes: 9 },
-                413,
-                "request_too_large",
-                CALLER,
-                "request_too_large",
+                (413, "request_too_large", CALLER, "request_too_large"),
+                (413, 5021),
             ),
-            (
+            same(
                 Refused::BodyUndecodable { encoding: "gzip" },
-                400,
-                USAGE,
-                CALLER,
-                "body_undecodable",
+                (400, USAGE, CALLER, "body_undecodable"),
+                (400, 6003),
             ),
-            (
+            case(
                 Refused::Busy {
                     retry_after_ms: 1500,
                 },
-                529,
-                "overloaded_error",
-                SERVER,
-                "overloaded",
+                (529, "overloaded_error", SERVER, "overloaded"),
+                (503, Some("overloaded")),
+                (429, 3040),
             ),
-            (
+            same(
                 Refused::Closing,
-                503,
-                "unavailable_error",
-                SERVER,
-                "closing",
+                (503, "unavailable_error", SERVER, "closing"),
+                (503, 3040),
             ),
-            (
+            same(
                 Refused::Deadline,
-                503,
-                "unavailable_error",
-                SERVER,
-                "deadline",
+                (503, "unavailable_error", SERVER, "deadline"),
+                (503, 3040),
             ),
-            (
+            same(
                 Refused::Defect { message: name() },
-                500,
-                "internal_error",
-                SERVER,
-                "internal",
+                (500, "internal_error", SERVER, "internal"),
+                (500, 5012),
             ),
-            (
+            case(
                 Refused::Faults(faults(1)),
-                422,
-                "validation_error",
-                CALLER,
-                "validation_error",
+                (422, "validation_error", CALLER, "validation_error"),
+                (400, None),
+                (422, 5012),
             ),
-            (
+            same(
                 Refused::Header {
                     name: "x",
                     wanted: "a number",
                 },
-                400,
-                USAGE,
-                CALLER,
-                "invalid_header",
+                (400, USAGE, CALLER, "invalid_header"),
+                (400, 6003),
             ),
-            (
+            same(
+                Refused::Loading { percent: Some(40) },
+                (503, "unavailable_error", SERVER, "loading"),
+                (503, 3040),
+            ),
+            same(
                 Refused::MediaType { found: name() },
-                415,
-                USAGE,
-                CALLER,
-                "unsupported_media_type",
+                (415, USAGE, CALLER, "unsupported_media_type"),
+                (415, 6003),
             ),
-            (
+            same(
                 Refused::Method { allowed: "POST" },
-                405,
-                USAGE,
-                CALLER,
-                "method_not_allowed",
+                (405, USAGE, CALLER, "method_not_allowed"),
+                (405, 7000),
             ),
-            (
+            same(
                 Refused::NoChat { missing: name() },
-                400,
-                USAGE,
-                CALLER,
-                "model_not_supported",
+                (400, USAGE, CALLER, "model_not_supported"),
+                (400, 7000),
             ),
-            (
+            same(
                 Refused::NoHead { missing: name() },
-                400,
-                USAGE,
-                CALLER,
-                "model_not_supported",
+                (400, USAGE, CALLER, "model_not_supported"),
+                (400, 7000),
             ),
-            (
+            same(
                 Refused::Route { path: name() },
-                404,
-                USAGE,
-                CALLER,
-                "not_found",
+                (404, USAGE, CALLER, "not_found"),
+                (404, 7000),
             ),
-            (
-                Refused::SchemaTooLong {
-                    needed: 2,
-                    allowed: 1,
-                },
-                413,
-                "max_tokens_exceeded",
-                CALLER,
-                "max_tokens_exceeded",
+            case(
+                Refused::SchemaTooLong { needed, allowed },
+                (413, LONG, CALLER, LONG),
+                (400, Some("context_length_exceeded")),
+                (413, 5021),
             ),
-            (
-                Refused::TooLong {
-                    needed: 2,
-                    allowed: 1,
-                },
-                413,
-                "max_tokens_exceeded",
-                CALLER,
-                "max_tokens_exceeded",
+            case(
+                Refused::TooLong { needed, allowed },
+                (413, LONG, CALLER, LONG),
+                (400, Some("context_length_exceeded")),
+                (413, 5021),
             ),
-            (
+            case(
+                Refused::Unauthorised { sent: true },
+                (401, "authentication_error", CALLER, "authentication_error"),
+                (401, Some("invalid_api_key")),
+                (401, 10_000),
+            ),
+            case(
                 Refused::UnknownModel { name: name() },
-                400,
-                USAGE,
-                CALLER,
-                "model_not_found",
+                (400, USAGE, CALLER, "model_not_found"),
+                (404, Some("model_not_found")),
+                (400, 7000),
             ),
-            (
+            same(
                 Refused::UnknownModelPath { name: name() },
-                404,
-                USAGE,
-                CALLER,
-                "model_not_found",
+                (404, USAGE, CALLER, "model_not_found"),
+                (400, 7000),
             ),
         ]
     }
 
     #[test]
     fn every_refusal_has_its_row() {
-        for (refused, status, error_type, kind, code) in table() {
+        for case in table() {
+            let Case { refused, .. } = &case;
             let row = refused.row();
             let found = (row.status, row.error_type, row.kind, row.code);
-            assert_eq!(found, (status, error_type, kind, code), "{refused:?}");
+            assert_eq!(found, case.system_one, "{refused:?}");
+            assert_eq!(refused.openai(), case.openai, "{refused:?}");
+            assert_eq!(refused.cloudflare(), case.cloudflare, "{refused:?}");
             let retry = refused.retry_after_ms().is_some();
-            assert_eq!(retry, matches!(status, 503 | 529), "{refused:?}");
+            assert_eq!(retry, matches!(row.status, 503 | 529), "{refused:?}");
         }
     }
 
     /// The table of `docs/reference/errors.md`.
     fn reference() -> String {
         let mut out = String::from(
-            "| code | status | `detail.error_type` | `error.type` | for example |\n|---|---|---|---|---|\n",
+            "| code | status | `detail.error_type` | `error.type` | OpenAI's routes | Workers AI | for example |\n\
+             |---|---|---|---|---|---|---|\n",
         );
-        for (refused, status, error_type, kind, code) in table() {
-            let error_type = match refused {
+        for case in table() {
+            let (status, error_type, kind, code) = case.system_one;
+            let error_type = match case.refused {
                 Refused::Faults(_) => "(a list of faults)",
                 _ => error_type,
             };
-            let example = refused.to_string().replace('|', "\\|");
+            let openai = match case.openai {
+                (status, Some(code)) => format!("{status} `{code}`"),
+                (status, None) => format!("{status}"),
+            };
+            let (cf_status, number) = case.cloudflare;
+            let example = case.refused.to_string().replace('|', "\\|");
             out.push_str(&format!(
-                "| `{code}` | {status} | {error_type} | {kind} | {example} |\n"
+                "| `{code}` | {status} | {error_type} | {kind} | {openai} | {cf_status}/{number} | {example} |\n"
             ));
         }
         out
@@ -601,22 +623,29 @@ mod tests {
         );
     }
 
+    async fn body(response: Response<Body>) -> Value {
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20)
+            .await
+            .unwrap();
+        descant_decision::json::parse(&body).unwrap()
+    }
+
     #[tokio::test]
     async fn a_body_has_both_shapes_and_the_headers() {
         let id = RequestId::fresh();
-        for (refused, status, error_type, ..) in table() {
-            let response = refused.response(&id);
+        for case in table() {
+            let (status, error_type, ..) = case.system_one;
+            let response = case.refused.response(Family::SystemOne, &id);
             assert_eq!(response.status().as_u16(), status);
-            assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+            let headers = response.headers();
+            assert_eq!(headers["content-type"], "application/json");
             assert_eq!(
-                response.headers().contains_key(RETRY_AFTER),
+                headers.contains_key("retry-after"),
                 matches!(status, 503 | 529)
             );
-            assert_eq!(response.headers().contains_key(ALLOW), status == 405);
-            let body = axum::body::to_bytes(response.into_body(), 1 << 20)
-                .await
-                .unwrap();
-            let body = descant_decision::json::parse(&body).unwrap();
+            assert_eq!(headers.contains_key("allow"), status == 405);
+            assert_eq!(headers.contains_key("www-authenticate"), status == 401);
+            let body = body(response).await;
             let detail = body.get("detail").unwrap();
             match detail.as_array() {
                 Some(entries) => {
@@ -642,6 +671,39 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn other_families_have_their_own_shape() {
+        let id = RequestId::fresh();
+        let refused = Refused::Faults(faults(1));
+        let openai = body(refused.response(Family::OpenAi, &id)).await;
+        assert_eq!(
+            to_json(&openai),
+            r#"{"error":{"message":"questions.a\\u{1b}[0]: wanted text","type":"invalid_request_error","param":"questions.a\\u{1b}[0]","code":null}}"#
+        );
+        let cloudflare = body(refused.response(Family::Cloudflare, &id)).await;
+        assert_eq!(
+            to_json(&cloudflare),
+            r#"{"result":null,"success":false,"errors":[{"code":5012,"message":"questions.a\\u{1b}[0]: wanted text"}],"messages":[]}"#
+        );
+    }
+
+    #[test]
+    fn workers_ai_tells_kinds_of_wrong_bodies_apart() {
+        let refused = |kind, loc: &[Step]| {
+            let (loc, msg) = (loc.to_vec(), String::new());
+            Refused::Faults(vec![Fault { loc, kind, msg }]).cloudflare()
+        };
+        let questions = Step::key("questions");
+        let question = [questions.clone(), Step::key("a")];
+        assert_eq!(
+            refused(FaultKind::JsonInvalid, &[Step::Index(0)]),
+            (400, 6003)
+        );
+        assert_eq!(refused(FaultKind::TooShort, &[questions]), (400, 5006));
+        assert_eq!(refused(FaultKind::UnionTagInvalid, &question), (400, 5006));
+        assert_eq!(refused(FaultKind::DictType, &question), (422, 5012));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use descant_decision::OverLength;
 use descant_decision::json::{Object, Value};
 
-use crate::names::Names;
+use crate::hall::Setup;
+use crate::limits::Limits;
 
 /// The TypeSafe alias that is listed.
 const ALIAS: &str = "jev-latest";
@@ -21,11 +23,11 @@ pub struct Card {
 }
 
 /// The body of `GET /v1/models`: `data` for OpenAI's clients, `models` for TypeSafe's.
-pub(crate) fn list(names: &Names, card: &Card) -> Value {
-    let listed = names.listed();
+pub(crate) fn list(setup: &Setup, limits: &Limits) -> Value {
+    let listed = setup.desk.names().listed();
     let data = listed
         .iter()
-        .map(|name| entry(name, card))
+        .map(|name| entry(name, setup, limits))
         .collect::<Value>();
     let models = listed.iter().copied().chain([ALIAS]);
     Object::new()
@@ -34,20 +36,41 @@ pub(crate) fn list(names: &Names, card: &Card) -> Value {
         .with(
             "models",
             models
-                .map(|name| typesafe_entry(name, card))
+                .map(|name| typesafe_entry(name, &setup.card))
                 .collect::<Value>(),
         )
         .into()
 }
 
 /// The body of `GET /v1/models/{id}`.
-pub(crate) fn entry(name: &str, card: &Card) -> Object {
+pub(crate) fn entry(name: &str, setup: &Setup, limits: &Limits) -> Object {
+    let card = &setup.card;
     Object::new()
         .with("id", name)
         .with("object", "model")
         .with("created", since_epoch(card.loaded).as_secs())
         .with("owned_by", "descant")
         .with("max_model_len", card.length_max)
+        .with("x_limits", shown(setup, limits))
+        .with("x_mode", setup.desk.reading().name())
+}
+
+/// The limits that a client can run into.
+fn shown(setup: &Setup, limits: &Limits) -> Object {
+    let asked = setup.desk.limits();
+    let budget = setup.desk.budget();
+    let over_length = match budget.over_length {
+        OverLength::Refuse => "refuse",
+        OverLength::Truncate => "truncate",
+    };
+    Object::new()
+        .with("prompt_tokens_max", budget.max_length)
+        .with("over_length", over_length)
+        .with("questions_max", asked.questions_max)
+        .with("options_max", asked.options_max)
+        .with("levels_max", asked.levels_max)
+        .with("images_max", 0_u32)
+        .with("body_bytes_max", limits.body_bytes_max)
 }
 
 fn typesafe_entry(name: &str, card: &Card) -> Object {

@@ -86,6 +86,14 @@ impl Time {
         Ok(JobOptions { timeout })
     }
 
+    /// This time without the limit to the wait in line: for what a request asks for once the engine has begun with it.
+    pub(crate) fn begun(self) -> Time {
+        Time {
+            queue_max: None,
+            ..self
+        }
+    }
+
     fn patience(&self, engine: &Handle) -> Patience {
         let end = |time: Duration| Box::pin(sleep_until(self.started + time));
         Patience {

@@ -16,7 +16,8 @@ use descant_engine::{Engine, Settings, Stats};
 use descant_model::{Backend, Capacity, Defect, Pass, Saved, Segment, Slot};
 use descant_release::ModelConfig;
 use descant_server::{
-    App, Card, ChatDesk, ChatTemplate, Confidence, Desk, Limits, Names, Setup, Size, serve,
+    App, Card, ChatDesk, ChatTemplate, Confidence, Desk, Front, Limits, Names, Provenance, Setup,
+    Size, serve,
 };
 use descant_testkit::fake::{Call, FakeBackend, FakeHead, Mishap, Script, VOCAB};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -204,7 +205,12 @@ impl Plan {
         };
         let names = Names::new("fake".into(), Vec::new(), Size::Other, false);
         let template = ChatTemplate::new(TEMPLATE, Vec::new()).map_err(|error| error.to_string());
-        let app = App::new(Setup {
+        let app = App::new(Front {
+            limits: self.limits,
+            readers: 2,
+            ..Front::default()
+        });
+        app.open(Setup {
             desk: Desk::new(names, Arc::new(Letters), budget, Confidence::Auto),
             engine: engine.handle(),
             card: Card {
@@ -212,8 +218,7 @@ impl Plan {
                 length_max: 4096,
                 loaded: SystemTime::now(),
             },
-            limits: self.limits,
-            readers: 2,
+            provenance: no_files(),
             no_head: None,
             chat: Ok(ChatDesk::new(
                 Arc::new(Letters),
@@ -230,6 +235,10 @@ impl Plan {
             gate: self.gate,
         }
     }
+}
+
+fn no_files() -> Provenance {
+    Provenance::new("fake".into(), || Err("a fake has no files".into()))
 }
 
 impl House {
@@ -1105,7 +1114,8 @@ async fn without_chat_its_routes_say_so() {
     )
     .unwrap();
     let names = Names::new("fake".into(), Vec::new(), Size::Other, false);
-    let app = App::new(Setup {
+    let app = App::new(Front::default());
+    app.open(Setup {
         desk: Desk::new(
             names,
             Arc::new(Letters),
@@ -1118,8 +1128,7 @@ async fn without_chat_its_routes_say_so() {
             length_max: 1024,
             loaded: SystemTime::now(),
         },
-        limits: Limits::default(),
-        readers: 1,
+        provenance: no_files(),
         no_head: None,
         chat: Err("it was told not to".into()),
     });

@@ -10,7 +10,9 @@ use axum::http::{Request, Response};
 use descant_decision::{Budget, Encoded, Logits, Tokenize, Value, json};
 use descant_engine::{Engine, Health, Settings};
 use descant_model::{Capacity, Defect, Head, HeadRun};
-use descant_server::{App, Card, Confidence, Desk, Limits, Names, Setup, Size};
+use descant_server::{
+    App, Card, Confidence, Desk, Front, Names, Progress, Provenance, Setup, Size,
+};
 use descant_testkit::fake::{FakeBackend, FakeHead, Mishap, Script, VOCAB};
 
 const BODY: &str = r#"{"state": "x", "questions": {"a": {"type": "noul"}}}"#;
@@ -114,7 +116,11 @@ fn house(settings: &Settings, has_head: bool) -> House {
         max_length: 2048,
         ..Budget::default()
     };
-    let app = App::new(Setup {
+    let app = App::new(Front {
+        readers: 2,
+        ..Front::default()
+    });
+    app.open(Setup {
         desk: Desk::new(names, Arc::new(Bytes), budget, Confidence::Auto),
         engine: engine.handle(),
         card: Card {
@@ -122,8 +128,7 @@ fn house(settings: &Settings, has_head: bool) -> House {
             length_max: 2048,
             loaded: SystemTime::now(),
         },
-        limits: Limits::default(),
-        readers: 2,
+        provenance: Provenance::new("fake".into(), || Err("a fake has no files".into())),
         no_head: (!has_head).then(|| "joint_head.safetensors is missing".into()),
         chat: Err("a fake holds none".into()),
     });
@@ -311,4 +316,92 @@ async fn a_closed_engine_is_unavailable() {
     let response = app.answer(request).await;
     assert_eq!(response.status(), 503);
     assert!(response.headers().contains_key("retry-after"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_loads_is_alive_and_not_ready() {
+    let app = App::new(Front {
+        progress: Progress::new(|| 0.425),
+        ..Front::default()
+    });
+    let ask = async |method: &str, path: &str| {
+        let request = Request::builder().method(method).uri(path);
+        let response = app.answer(request.body(Body::from(BODY)).unwrap()).await;
+        let status = response.status().as_u16();
+        let retry = response.headers().contains_key("retry-after");
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, retry, String::from_utf8(body.to_vec()).unwrap())
+    };
+    for path in ["/health/live", "/livez"] {
+        assert_eq!(ask("GET", path).await.0, 200, "{path}");
+    }
+    for path in ["/health", "/health/ready", "/readyz"] {
+        let (status, _, body) = ask("GET", path).await;
+        assert_eq!(
+            (status, body.as_str()),
+            (503, r#"{"status":"loading","loaded":0.425}"#)
+        );
+    }
+    for (method, path) in [
+        ("POST", "/v1/systemone"),
+        ("POST", "/v1/decisions"),
+        ("POST", "/client/v4/accounts/a/ai/run/clef"),
+        ("GET", "/v1/models"),
+    ] {
+        let (status, retry, body) = ask(method, path).await;
+        assert_eq!((status, retry), (503, true), "{path}");
+        assert!(body.contains("42 %"), "{body}");
+    }
+    let (status, _, figures) = ask("GET", "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(
+        figures.contains("\ndescant_ready 0\n")
+            && figures.contains("\ndescant_loaded_ratio 0.425\n")
+    );
+    assert!(
+        figures.contains(r#"descant_refusals_total{reason="loading"} 4"#),
+        "{figures}"
+    );
+    assert_eq!(ask("GET", "/").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receipt_that_cannot_be_made_is_our_fault() {
+    let house = house(&Settings::default(), true);
+    house.gate.open();
+    let request = Request::post("/v1/systemone").header("x-descant-receipt", "1");
+    let response = house
+        .app
+        .answer(request.body(Body::from(BODY)).unwrap())
+        .await;
+    assert_eq!(response.status(), 500);
+    assert_eq!(house.decide(BODY).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_family_hears_of_a_full_house_in_its_own_way() {
+    let settings = Settings {
+        queue_max: 0,
+        ..Settings::default()
+    };
+    let house = house(&settings, true);
+    let mut inside = Vec::new();
+    for _ in 0..3 {
+        let mut asked = Box::pin(house.ask("POST", "/v1/systemone", BODY));
+        let _ = tokio::time::timeout(Duration::from_millis(300), &mut asked).await;
+        inside.push(asked);
+    }
+    let openai = r#"{"input":"x","questions":[{"type":"predicate","instructions":"y?"}]}"#;
+    for (path, body, status) in [
+        ("/v1/systemone", BODY, 529),
+        ("/v1/decisions", BODY, 529),
+        ("/v1/decisions", openai, 503),
+        ("/client/v4/accounts/a/ai/run/fake", BODY, 429),
+    ] {
+        let response = house.ask("POST", path, body).await;
+        assert_eq!(response.status(), status, "{path}");
+        assert!(response.headers().contains_key("retry-after"), "{path}");
+        assert!(response.headers().contains_key("retry-after-ms"), "{path}");
+    }
+    house.gate.open();
 }

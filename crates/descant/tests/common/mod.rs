@@ -21,13 +21,16 @@ pub fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// The program with some arguments, without the caller's settings.
+/// The program with some arguments, without the caller's settings. `DESCANT_PROGRAM` names another build of it than the
+/// tests' own.
 pub fn descant(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_descant"));
+    let program = std::env::var_os("DESCANT_PROGRAM");
+    let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_descant").into()));
     command
         .args(args)
         .env_remove("DESCANT_MODEL")
-        .env_remove("DESCANT_LOG");
+        .env_remove("DESCANT_LOG")
+        .env_remove("DESCANT_API_KEY");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

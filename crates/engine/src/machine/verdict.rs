@@ -34,6 +34,7 @@ impl Machine {
     /// Takes what the head gives back. A job that ended meanwhile has nothing to take.
     pub(super) fn hear(&mut self, out: HeadOut) {
         let id = out.job;
+        self.stats.head_time += out.took;
         self.keep(id, out.copies);
         match out.outcome {
             HeadOutcome::Done(logits) => self.answer(id, logits),

@@ -50,6 +50,11 @@ impl SafetensorsFile {
         SafetensorsFile::check(PathBuf::from(name), WeightBytes::Static(bytes))
     }
 
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub(crate) fn from_source(source: &Source, name: &str) -> Result<SafetensorsFile, LoadError> {
         SafetensorsFile::check(source.path(name), source.weights(name)?)
     }

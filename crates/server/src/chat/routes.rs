@@ -12,16 +12,17 @@ use axum::{Extension, Router};
 use descant_decision::Value;
 use descant_decision::json::to_json;
 
-use crate::app::{Hall, json, methods};
 use crate::chat::desk::{ChatDesk, Reading, refused};
 use crate::chat::form::{Form, Letterhead};
 use crate::chat::generation::{Events, Generation};
 use crate::chat::journal::Journal;
 use crate::chat::teller::Teller;
 use crate::chat::tokens;
-use crate::error::Refused;
+use crate::error::{Refusal, Refused};
+use crate::hall::{Hall, Setup, json};
 use crate::names::Names;
 use crate::request_id::RequestId;
+use crate::routes::methods;
 
 /// What a request of this family comes with.
 type Parts = (State<Arc<Hall>>, Extension<RequestId>, HeaderMap, Body);
@@ -52,11 +53,12 @@ pub(crate) fn routes() -> Router<Arc<Hall>> {
     router
 }
 
-async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, Refused> {
+async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, Refusal> {
     let (State(hall), Extension(id), headers, body) = parts;
     let time = hall.time(&headers)?;
     let reading = read_body(&hall, &headers, body, read).await?;
-    let desk = chat_desk(&hall)?;
+    let setup = hall.setup()?;
+    let desk = chat_desk(setup)?;
     let Reading {
         form,
         model,
@@ -75,7 +77,7 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
     };
     let options = desk.options(&terms, constraint, time.job()?);
     let journal = Journal::new(id, prompt.len());
-    let engine = &hall.setup.engine;
+    let engine = &setup.engine;
     // Whoever drops the stream, because the client has left, cancels the job.
     let stream = engine.generate(prompt, options).map_err(refused)?;
     let teller = Teller::new(
@@ -93,7 +95,7 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
     Ok(event_stream(Events::new(generation, letterhead, &first)))
 }
 
-async fn count(parts: Parts, read: Read<Value>) -> Result<Response<Body>, Refused> {
+async fn count(parts: Parts, read: Read<Value>) -> Result<Response<Body>, Refusal> {
     let (State(hall), _, headers, body) = parts;
     let reply = read_body(&hall, &headers, body, read).await?;
     Ok(json(StatusCode::OK, to_json(&reply)))
@@ -104,16 +106,16 @@ async fn read_body<T: Send + 'static>(
     headers: &HeaderMap,
     body: Body,
     read: Read<T>,
-) -> Result<T, Refused> {
-    chat_desk(hall)?;
-    let held = hall.door.read(headers, body).await?;
-    let read =
-        move |hall: &Hall, body: &[u8]| read(chat_desk(hall)?, hall.setup.desk.names(), body);
-    hall.read(held, read).await
+) -> Result<T, Refusal> {
+    chat_desk(hall.setup()?)?;
+    let read = hall.read(headers, body, move |setup, form| {
+        Ok(read(chat_desk(setup)?, setup.desk.names(), form.request)?)
+    });
+    read.await
 }
 
-fn chat_desk(hall: &Hall) -> Result<&ChatDesk, Refused> {
-    let desk = hall.setup.chat.as_ref();
+fn chat_desk(setup: &Setup) -> Result<&ChatDesk, Refused> {
+    let desk = setup.chat.as_ref();
     desk.map_err(|missing| Refused::NoChat {
         missing: missing.clone(),
     })
