@@ -1,4 +1,5 @@
 //! The flags of `descant bench`.
+#![allow(rustdoc::bare_urls, reason = "these comments are help texts")]
 
 use std::path::PathBuf;
 use std::time::Duration;
