@@ -38,6 +38,7 @@ mod output;
 mod progress;
 mod prove;
 mod reading;
+mod rows;
 mod samples;
 mod serve;
 mod several;
