@@ -436,29 +436,23 @@ mod tests {
         );
         let mut program = Cli::command().term_width(100);
         program.build();
-        let mut section = |title: &str, help: &str| {
-            let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
-            out.push_str(&format!(
-                "\n## {title}\n\n```text\n{}\n```\n",
-                lines.join("\n").trim()
-            ));
-        };
-        section("descant", &program.render_long_help().to_string());
-        for command in program
-            .get_subcommands_mut()
-            .filter(|command| command.get_name() != "help")
-        {
-            let title = format!("descant {}", command.get_name());
-            section(
-                &title,
-                &command
-                    .clone()
-                    .term_width(100)
-                    .render_long_help()
-                    .to_string(),
-            );
-        }
+        section(&mut out, "descant", &program);
         out
+    }
+
+    /// A command's help, then those of its own commands.
+    fn section(out: &mut String, title: &str, command: &clap::Command) {
+        let help = command.clone().term_width(100).render_long_help();
+        let help = help.to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        out.push_str(&format!(
+            "\n## {title}\n\n```text\n{}\n```\n",
+            lines.join("\n").trim()
+        ));
+        let inner = command.get_subcommands();
+        for inner in inner.filter(|inner| inner.get_name() != "help") {
+            section(out, &format!("{title} {}", inner.get_name()), inner);
+        }
     }
 
     #[test]

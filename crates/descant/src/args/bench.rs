@@ -42,8 +42,8 @@ pub(crate) struct BenchHttp {
     /// Made-up requests of each level [default: 128, or 64 with --quick].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) requests: Option<usize>,
-    /// About the most tokens of a made-up request.
-    #[arg(long, value_name = "TOKENS", default_value_t = 15_500, value_parser = positive)]
+    /// About the most tokens of a made-up request; below what the server takes by as much as a guess may be wrong.
+    #[arg(long, value_name = "TOKENS", default_value_t = 14_500, value_parser = positive)]
     pub(crate) longest: usize,
     /// Send fewer and shorter requests.
     #[arg(long)]

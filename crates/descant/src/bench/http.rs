@@ -59,7 +59,7 @@ fn measure(
     report: &mut Report,
     verdict: &mut Verdict,
 ) -> Result<(), Failure> {
-    let sizer = Sizer::calibrate(client, args.seed)?;
+    let sizer = Sizer::calibrate(client, args.seed, args.longest)?;
     let wants = |part| args.only.contains(&part);
     if wants(BenchPart::Latency) {
         let classes = latency(args, client, sizer, verdict);
@@ -82,9 +82,10 @@ fn measure(
         );
     }
     if wants(BenchPart::Chat) {
-        let length = if args.quick { 4000 } else { 15_500 }.min(args.longest);
-        let long = [1, 2].map(|index| sizer.request(seed(args, Part::Chat, index), length));
-        match chat::gaps(client, [&long[0], &long[1]], args.piece) {
+        let length = if args.quick { 4000 } else { args.longest }.min(args.longest);
+        let request = |index, length| sizer.request(seed(args, Part::Chat, index), length);
+        let long = [request(1, length), request(2, length)];
+        match chat::gaps(client, &long, &request(3, length / 2), args.piece) {
             Err(fault) => verdict.failed(fault),
             Ok(Some(gaps)) => report.put("chat", gaps.value(), gaps.lines()),
             Ok(None) => report.put(
@@ -153,7 +154,7 @@ fn soak(
     let requests = match args.records.as_deref() {
         Some(file) => requests::of_file(file)?,
         None => {
-            let sizer = Sizer::calibrate(client, args.seed)?;
+            let sizer = Sizer::calibrate(client, args.seed, args.longest)?;
             let longest = if args.quick { 1000 } else { 4000 }.min(args.longest);
             let lengths = mixed_lengths(args.requests.unwrap_or(64), longest);
             let pairs = lengths.iter().enumerate();
@@ -175,8 +176,8 @@ fn kill(
     report: &mut Report,
     verdict: &mut Verdict,
 ) -> Result<(), Failure> {
-    let sizer = Sizer::calibrate(client, args.seed)?;
-    let length = if args.quick { 4000 } else { 15_500 }.min(args.longest);
+    let sizer = Sizer::calibrate(client, args.seed, args.longest)?;
+    let length = if args.quick { 4000 } else { args.longest }.min(args.longest);
     let longs: Vec<String> = (0..=clients)
         .map(|at| sizer.request(seed(args, Part::Kill, at), length))
         .collect();

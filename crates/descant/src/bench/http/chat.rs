@@ -22,12 +22,19 @@ pub(crate) struct Gaps {
     /// Tokens of the decision's prompt, and its time beside the stream.
     tokens: u64,
     beside: Duration,
-    /// Its time on the device alone, for one of the same length, where the server says so.
-    alone: Option<Duration>,
+    /// What decisions take on the device alone, where the server says so.
+    alone: Option<Alone>,
     /// Rows of a piece on the server, as the user says.
     piece: usize,
     /// Whether the stream gave tokens until the decision was answered.
     whole: bool,
+}
+
+/// Decisions alone: what one of about the same length takes, and one of about half of it.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    long: (u64, Duration),
+    half: (u64, Duration),
 }
 
 /// A stream as it comes: when each piece of text was there.
@@ -42,9 +49,19 @@ struct Watched {
 ///
 /// # Errors
 /// What went wrong.
-pub(crate) fn gaps(client: &Client, long: [&str; 2], piece: usize) -> Result<Option<Gaps>, String> {
+pub(crate) fn gaps(
+    client: &Client,
+    long: &[String; 2],
+    half: &str,
+    piece: usize,
+) -> Result<Option<Gaps>, String> {
     let refusals = AtomicUsize::new(0);
-    let alone = client.decided(long[0], &refusals)?;
+    let timed = |request: &str| {
+        let answer = client.decided(request, &refusals)?;
+        Ok::<_, String>(answer.computed.map(|time| (answer.tokens(), time)))
+    };
+    let alone = timed(&long[0])?.zip(timed(half)?);
+    let alone = alone.map(|(long, half)| Alone { long, half });
     let model = client.model().unwrap_or_default();
     let mut best: Option<Gaps> = None;
     // A model may end its text soon; another question may have a longer answer.
@@ -56,7 +73,7 @@ pub(crate) fn gaps(client: &Client, long: [&str; 2], piece: usize) -> Result<Opt
                 watched.ended.store(true, Ordering::Release);
                 read
             });
-            let measured = watched.meet(client, long[1], &refusals);
+            let measured = watched.meet(client, &long[1], &refusals);
             watched.stop.store(true, Ordering::Release);
             let read = reader.join().expect("a reader does not panic");
             read.map(|served| served.then_some(measured))
@@ -66,7 +83,7 @@ pub(crate) fn gaps(client: &Client, long: [&str; 2], piece: usize) -> Result<Opt
         };
         let (sent, answered, tokens) = measured?;
         let texts = watched.texts.into_inner().expect("a reader did not panic");
-        let gaps = Gaps::between(&texts, (sent, answered), tokens, piece, alone.computed);
+        let gaps = Gaps::between(&texts, (sent, answered), tokens, piece, alone);
         let whole = gaps.whole;
         if best
             .as_ref()
@@ -175,7 +192,7 @@ impl Gaps {
         (sent, answered): (Instant, Instant),
         tokens: u64,
         piece: usize,
-        alone: Option<Duration>,
+        alone: Option<Alone>,
     ) -> Gaps {
         let (mut idle, mut during) = (Vec::new(), Vec::new());
         for pair in texts.windows(2) {
@@ -197,10 +214,22 @@ impl Gaps {
         }
     }
 
-    /// Mean time of a piece of the long decision alone.
-    fn piece_time(&self) -> Option<Duration> {
-        let pieces = self.tokens.div_ceil(self.piece as u64).max(1);
-        Some(self.alone?.div_f64(pieces as f64))
+    /// Times of a piece of the long decision alone: the mean, and that of the last one, whose rows look back on all
+    /// others.
+    fn piece_times(&self) -> Option<(Duration, Duration)> {
+        let Alone { long, half } = self.alone?;
+        let pieces = long.0.div_ceil(self.piece as u64).max(1);
+        let mean = long.1.div_f64(pieces as f64);
+        // The time of n rows is a·n + b·n²; two of them give a and b, and the next rows take a + 2·b·n each.
+        let rate = |(rows, time): (u64, Duration)| time.as_secs_f64() / rows.max(1) as f64;
+        let (n, m) = (long.0 as f64, half.0 as f64);
+        let b = if n > m {
+            (rate(long) - rate(half)) / (n - m)
+        } else {
+            0.0
+        };
+        let last = (rate(long) + b.max(0.0) * n) * self.piece as f64;
+        Some((mean, Duration::from_secs_f64(last)))
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -230,12 +259,14 @@ impl Gaps {
             "the decision took {:.1} ms beside the stream",
             ms(self.beside)
         );
-        if let (Some(alone), Some(piece)) = (self.alone, self.piece_time()) {
+        if let (Some(alone), Some((mean, last))) = (self.alone, self.piece_times()) {
             note.push_str(&format!(
-                "; one of its length takes {:.1} ms alone, {:.2} ms a piece of {} rows on average",
-                ms(alone),
-                ms(piece),
-                self.piece
+                "; one of {} tokens takes {:.1} ms alone: {:.2} ms a piece of {} rows on average, about {:.2} ms the last",
+                alone.long.0,
+                ms(alone.long.1),
+                ms(mean),
+                self.piece,
+                ms(last)
             ));
         }
         lines.push(note);
@@ -258,8 +289,18 @@ impl Gaps {
             .with("beside_decision", gaps(&self.during))
             .with("decision_tokens", self.tokens)
             .with("decision_ms", ms_value(self.beside))
-            .with("decision_alone_ms", self.alone.map(ms_value))
-            .with("piece_ms", self.piece_time().map(ms_value))
+            .with(
+                "decision_alone_ms",
+                self.alone.map(|alone| ms_value(alone.long.1)),
+            )
+            .with(
+                "piece_ms",
+                self.piece_times().map(|(mean, _)| ms_value(mean)),
+            )
+            .with(
+                "last_piece_ms",
+                self.piece_times().map(|(_, last)| ms_value(last)),
+            )
             .with("stream_outlasted_decision", self.whole)
             .into()
     }
@@ -300,12 +341,18 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let texts = [at(0), at(10), at(20), at(50), at(90), at(100)];
-        let gaps = Gaps::between(&texts, (at(25), at(80)), 2000, 1024, Some(at(60) - start));
+        let alone = Alone {
+            long: (2048, Duration::from_millis(60)),
+            half: (1024, Duration::from_millis(20)),
+        };
+        let gaps = Gaps::between(&texts, (at(25), at(80)), 2048, 1024, Some(alone));
         let ms = |gaps: &[Duration]| gaps.iter().map(Duration::as_millis).collect::<Vec<_>>();
         assert_eq!(ms(&gaps.idle), [10, 10]);
         assert_eq!(ms(&gaps.during), [30, 40]);
         assert!(gaps.whole);
-        assert_eq!(gaps.piece_time(), Some(Duration::from_millis(30)));
+        // The first 1024 rows take 20 ms and the next 40: of n thousand-and-24, 10 n + 10 n² ms; the next take 50.
+        let (mean, last) = gaps.piece_times().unwrap();
+        assert_eq!((mean.as_millis(), last.as_millis()), (30, 50));
         let short = Gaps::between(&texts[..3], (at(25), at(80)), 2000, 1024, None);
         assert!(!short.whole && short.during.is_empty());
     }

@@ -26,11 +26,12 @@ struct Line {
 }
 
 impl Sizer {
-    /// Asks the server how long some requests are.
+    /// Asks the server how long some requests are, none of about more than `longest` tokens.
     ///
     /// # Errors
     /// [`Failure::Http`] if it answers no decisions.
-    pub(crate) fn calibrate(client: &Client, seed: u64) -> Result<Sizer, Failure> {
+    pub(crate) fn calibrate(client: &Client, seed: u64, longest: usize) -> Result<Sizer, Failure> {
+        let probe_words = PROBE_WORDS.min(longest / 4).max(1);
         let line = |data: bool| {
             let sample = (0..)
                 .map(|more| Sample::new(seed.wrapping_add(PROBES + more)))
@@ -46,10 +47,10 @@ impl Sizer {
                     tokens => Ok(tokens as f64),
                 }
             };
-            let (least, more) = (tokens(0)?, tokens(PROBE_WORDS)?);
+            let (least, more) = (tokens(0)?, tokens(probe_words)?);
             Ok::<Line, Failure>(Line {
                 base: least,
-                per_word: ((more - least) / PROBE_WORDS as f64).max(0.5),
+                per_word: ((more - least) / probe_words as f64).max(0.5),
             })
         };
         Ok(Sizer {
@@ -122,8 +123,8 @@ pub(crate) fn of_file(file: &Path) -> Result<Vec<String>, Failure> {
 
 /// Seeds of the requests that are only asked how long they are.
 const PROBES: u64 = 1 << 40;
-/// Words of a probe: enough that the question's own length does not count.
-const PROBE_WORDS: usize = 200;
+/// Words of a probe: enough that one word more or less of a kind does not count.
+const PROBE_WORDS: usize = 800;
 
 #[cfg(test)]
 mod tests {
