@@ -24,11 +24,11 @@ pub(crate) use prove::Prove;
 /// (`choice`) or a level on a scale (`score`). The reply gives a probability for every allowed option.
 ///
 /// MODEL is a release directory, or a name on the Hugging Face Hub: OWNER/NAME or OWNER/NAME@REVISION, fetched into
-/// the usual Hub cache. Without one, a tiny release that is part of the program is used; its weights are random, so
-/// its answers mean nothing, but every command works.
+/// the usual Hub cache. Without one, a small trained model that is part of the program is used. It knows software
+/// packages (what they are, from their descriptions) and nothing else.
 #[derive(Debug, Parser)]
 #[command(name = "descant", version, max_term_width = 100, styles = Styles::plain())]
-#[command(after_help = "Try it: descant decide examples/ticket.json --pretty")]
+#[command(after_help = "Try it: descant decide examples/package.json --pretty")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -240,7 +240,7 @@ pub(crate) struct Input {
 /// The model, as a flag.
 #[derive(Debug, Args)]
 pub(crate) struct ModelFlag {
-    /// A release directory or OWNER/NAME[@REVISION] on the Hub [default: a tiny built-in one].
+    /// A release directory or OWNER/NAME[@REVISION] on the Hub [default: the built-in demo model].
     #[arg(short, long = "model", value_name = "MODEL", env = "DESCANT_MODEL")]
     pub(crate) model: Option<String>,
     #[command(flatten)]
@@ -250,7 +250,7 @@ pub(crate) struct ModelFlag {
 /// The model, as an argument.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgument {
-    /// A release directory or OWNER/NAME[@REVISION] on the Hub [default: a tiny built-in one].
+    /// A release directory or OWNER/NAME[@REVISION] on the Hub [default: the built-in demo model].
     #[arg(value_name = "MODEL", env = "DESCANT_MODEL")]
     pub(crate) model: Option<String>,
     #[command(flatten)]

@@ -7,15 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
-use descant_decision::json::{Object, to_json};
-use descant_server::Refused;
-
 use crate::args::{Batch, Shard};
 use crate::failure::Failure;
-use crate::journal::{self, Journal, digest_of_lines, digest_of_model, identity};
+use crate::journal::{self, Journal, digest_of_model, digest_of_records, identity};
 use crate::load::{self, Place};
 use crate::meter::Meter;
-use crate::output::Output;
+use crate::output::{Output, error_line};
 use crate::several::{Items, Runner, Setup};
 
 /// Where replies go.
@@ -99,7 +96,7 @@ fn open(args: &Batch, place: &Place) -> Result<(Sink, Part, Done), Failure> {
     if is_pipe(&args.input) || is_pipe(&args.out) {
         return open_pipe(args, is_pipe(&args.out));
     }
-    let (digest, lines) = digest_of_lines(&args.input)?;
+    let (digest, lines) = digest_of_records(&args.input)?;
     let part = part(lines, args.shard);
     let clef = args.model.clef.clef.as_deref();
     let flags = format!(
@@ -218,10 +215,6 @@ impl Sink {
             Sink::Stdout(_) => Ok(()),
         }
     }
-}
-
-fn error_line(refused: &Refused) -> String {
-    to_json(&Object::new().with("error", refused.error_object()).into())
 }
 
 #[cfg(test)]

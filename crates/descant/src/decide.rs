@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use descant_decision::Logits;
-use descant_decision::json::{Object, to_json};
 use descant_engine::{EngineError, Handle, JobOptions};
 use descant_server::{Asking, Refused, Reply};
 
 use crate::args::{Decide, Input};
 use crate::backend::Room;
 use crate::failure::Failure;
-use crate::input::{Line, REQUEST_BYTES_MAX, Source};
+use crate::input::{Line, Source};
 use crate::load::{self, Loaded};
-use crate::output::Output;
+use crate::output::{Output, error_line};
 
 pub(crate) fn run(args: &Decide) -> Result<(), Failure> {
     let place = load::place(args.model.model.as_deref())?;
@@ -81,12 +80,12 @@ fn lines(
 ) -> Result<(), Failure> {
     let (mut all, mut refused) = (0, 0);
     while let Some(line) = source.line()? {
+        if line.is_blank() {
+            continue;
+        }
         let reply = match line {
-            Line::Text(body) if body.iter().all(u8::is_ascii_whitespace) => continue,
             Line::Text(body) => answer(&body),
-            Line::TooLong => Err(Refused::BodyTooBig {
-                allowed_bytes: REQUEST_BYTES_MAX,
-            }),
+            Line::Refused(refused) => Err(refused),
         };
         all += 1;
         let text = reply.unwrap_or_else(|error| {
@@ -99,9 +98,4 @@ fn lines(
         0 => Ok(()),
         _ => Err(Failure::Lines { refused, all }),
     }
-}
-
-/// What stands in the place of a reply.
-fn error_line(refused: &Refused) -> String {
-    to_json(&Object::new().with("error", refused.error_object()).into())
 }

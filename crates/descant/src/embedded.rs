@@ -3,15 +3,14 @@
 use descant_release::EmbeddedFiles;
 
 /// What it is called in replies and messages.
-pub(crate) const NAME: &str = "tiny-random";
+pub(crate) const NAME: &str = "demo";
 
 /// What must be said whenever it is used.
-pub(crate) const WARNING: &str =
-    "no MODEL given: using the built-in tiny-random release; random weights: answers mean nothing";
+pub(crate) const WARNING: &str = "no MODEL given: using the built-in demo model; it knows software packages only, on anything else its answers mean nothing";
 
 macro_rules! files {
     ($($name:literal)*) => {
-        &[$(($name, include_bytes!(concat!("../../../models/tiny-random/", $name)) as &[u8])),*]
+        &[$(($name, include_bytes!(concat!("../../../models/demo/", $name)) as &[u8])),*]
     };
 }
 

@@ -6,17 +6,17 @@ mod report;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use descant_decision::json::{Object, parse, to_json};
+use descant_decision::json::parse;
 use descant_decision::{Kind, Limits, Options, Question, Record, Value};
 use descant_server::Confidence;
 
 use crate::args::Eval;
 use crate::eval::metrics::{Case, Figures, figures};
 use crate::failure::Failure;
-use crate::journal::{Journal, digest_of_lines, digest_of_model, identity, write_whole};
+use crate::journal::{Journal, digest_of_model, digest_of_records, identity, write_whole};
 use crate::load;
 use crate::meter::Meter;
-use crate::output::Output;
+use crate::output::{Output, error_line};
 use crate::reading::{self, readings};
 use crate::several::{Items, Runner, Setup, values, wrapped};
 
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Eval) -> Result<(), Failure> {
         let answered = runner.each(items, |_, reply| {
             let text = match reply {
                 Ok(reply) => reply.compact(),
-                Err(error) => to_json(&Object::new().with("error", error.error_object()).into()),
+                Err(error) => error_line(&error),
             };
             meter.one();
             journal
@@ -151,7 +151,7 @@ fn header(args: &Eval, place: &load::Place) -> Result<String, Failure> {
     );
     Ok(identity([
         ("descant_eval", 1_u32.into()),
-        ("records_sha256", digest_of_lines(&args.records)?.0.into()),
+        ("records_sha256", digest_of_records(&args.records)?.0.into()),
         (
             "model_sha256",
             digest_of_model(place, args.model.clef.clef.as_deref())?.into(),

@@ -1,30 +1,42 @@
-//! Requests from files and standard input, bounded.
+//! Requests from files and standard input, bounded: JSON, a line each, or the rows of a Parquet file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
+use descant_server::Refused;
+
 use crate::failure::Failure;
+use crate::rows::Rows;
 
 /// Longest request, in bytes; the same as the server's default for a body.
 pub(crate) const REQUEST_BYTES_MAX: usize = 32 << 20;
 
 /// Where requests come from, and what it is called in messages.
 pub(crate) struct Source {
-    reader: Box<dyn BufRead>,
+    records: Records,
     name: String,
+}
+
+/// How an input is divided into requests.
+enum Records {
+    /// Into lines.
+    Lines(Box<dyn BufRead>),
+    /// Into rows.
+    Rows(Box<Rows>),
 }
 
 /// One line of a file of requests.
 pub(crate) enum Line {
     /// The line, without its end.
     Text(Vec<u8>),
-    /// A line with more than [`REQUEST_BYTES_MAX`] bytes; it was skipped.
-    TooLong,
+    /// One that cannot be read: longer than [`REQUEST_BYTES_MAX`] bytes, or a row that makes no request.
+    Refused(Refused),
 }
 
 impl Source {
-    /// Opens a file, or standard input for `-`. A file whose name ends in `.gz` is decompressed.
+    /// Opens a file, or standard input for `-`. A file whose name ends in `.gz` is decompressed; one that begins as
+    /// Parquet does, or whose name says so, is read as that.
     pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
         if path == Path::new("-") {
             let stdin = io::stdin();
@@ -32,20 +44,13 @@ impl Source {
                 crate::say("reading a request from the terminal; end it with ctrl-d");
             }
             return Ok(Source {
-                reader: Box::new(BufReader::new(stdin)),
+                records: Records::Lines(Box::new(BufReader::new(stdin))),
                 name: "standard input".to_owned(),
             });
         }
         let name = path.display().to_string();
-        match open_regular(path) {
-            Ok(file) if path.extension().is_some_and(|kind| kind == "gz") => Ok(Source {
-                reader: Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file))),
-                name,
-            }),
-            Ok(file) => Ok(Source {
-                reader: Box::new(BufReader::new(file)),
-                name,
-            }),
+        match records(path) {
+            Ok(records) => Ok(Source { records, name }),
             Err(source) => Err(Failure::Input { name, source }),
         }
     }
@@ -57,55 +62,46 @@ impl Source {
 
     /// Reads the whole input as one request.
     pub(crate) fn whole(mut self) -> Result<Vec<u8>, Failure> {
+        let Records::Lines(reader) = &mut self.records else {
+            let fault = "a Parquet file holds many requests; `descant batch` answers them";
+            return Err(self.wrong(io::Error::new(io::ErrorKind::InvalidInput, fault)));
+        };
         let mut bytes = Vec::new();
-        let mut reader = (&mut self.reader).take(REQUEST_BYTES_MAX as u64 + 1);
-        match reader.read_to_end(&mut bytes) {
+        match reader
+            .take(REQUEST_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)
+        {
             Ok(_) if bytes.len() > REQUEST_BYTES_MAX => Err(self.too_big()),
             Ok(_) => Ok(bytes),
-            Err(source) => Err(Failure::Input {
-                name: self.name,
-                source,
-            }),
+            Err(source) => Err(self.wrong(source)),
         }
     }
 
     /// Reads the next line; `None` at the end of the input.
     pub(crate) fn line(&mut self) -> Result<Option<Line>, Failure> {
-        let mut bytes = Vec::new();
-        let mut reader = (&mut self.reader).take(REQUEST_BYTES_MAX as u64 + 1);
-        let read = reader.read_until(b'\n', &mut bytes);
-        read.map_err(|source| Failure::Input {
-            name: self.name.clone(),
-            source,
-        })?;
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        if bytes.last() == Some(&b'\n') {
-            bytes.pop();
-        } else if bytes.len() > REQUEST_BYTES_MAX {
-            self.skip_line()?;
-            return Ok(Some(Line::TooLong));
-        }
-        Ok(Some(Line::Text(bytes)))
+        let line = match &mut self.records {
+            Records::Lines(reader) => line(reader),
+            Records::Rows(rows) => rows.next().map_err(unusable),
+        };
+        line.map_err(|source| self.wrong(source))
     }
 
-    /// Reads to the end of the line and forgets it.
-    fn skip_line(&mut self) -> Result<(), Failure> {
-        loop {
-            let buffer = self.reader.fill_buf();
-            let buffer = buffer.map_err(|source| Failure::Input {
-                name: self.name.clone(),
-                source,
-            })?;
-            let (used, done) = match buffer.iter().position(|&byte| byte == b'\n') {
-                Some(end) => (end + 1, true),
-                None => (buffer.len(), buffer.is_empty()),
-            };
-            self.reader.consume(used);
-            if done {
-                return Ok(());
-            }
+    /// How many requests the input has from here on: lines that are not blank, or rows.
+    pub(crate) fn count(mut self) -> Result<u64, Failure> {
+        if let Records::Rows(rows) = &self.records {
+            return Ok(rows.count());
+        }
+        let mut count = 0;
+        while let Some(line) = self.line()? {
+            count += u64::from(!line.is_blank());
+        }
+        Ok(count)
+    }
+
+    fn wrong(&self, source: io::Error) -> Failure {
+        Failure::Input {
+            name: self.name.clone(),
+            source,
         }
     }
 
@@ -113,6 +109,50 @@ impl Source {
         Failure::InputTooBig {
             name: self.name.clone(),
             allowed_bytes: REQUEST_BYTES_MAX,
+        }
+    }
+}
+
+impl Line {
+    /// Whether there is no request in it.
+    pub(crate) fn is_blank(&self) -> bool {
+        match self {
+            Line::Text(text) => text.iter().all(u8::is_ascii_whitespace),
+            Line::Refused(_) => false,
+        }
+    }
+}
+
+/// Reads the next line, without its end.
+fn line(reader: &mut dyn BufRead) -> io::Result<Option<Line>> {
+    let mut bytes = Vec::new();
+    let mut bounded = (&mut *reader).take(REQUEST_BYTES_MAX as u64 + 1);
+    bounded.read_until(b'\n', &mut bytes)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    } else if bytes.len() > REQUEST_BYTES_MAX {
+        skip_line(reader)?;
+        return Ok(Some(Line::Refused(Refused::BodyTooBig {
+            allowed_bytes: REQUEST_BYTES_MAX,
+        })));
+    }
+    Ok(Some(Line::Text(bytes)))
+}
+
+/// Reads to the end of the line and forgets it.
+fn skip_line(reader: &mut dyn BufRead) -> io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        let (used, done) = match buffer.iter().position(|&byte| byte == b'\n') {
+            Some(end) => (end + 1, true),
+            None => (buffer.len(), buffer.is_empty()),
+        };
+        reader.consume(used);
+        if done {
+            return Ok(());
         }
     }
 }
@@ -141,6 +181,25 @@ pub(crate) fn token_ids(path: &Path, vocab: usize) -> Result<Vec<u32>, Failure> 
     ids.iter().enumerate().map(id).collect()
 }
 
+/// Opens a file as what it is.
+fn records(path: &Path) -> io::Result<Records> {
+    let mut reader = BufReader::new(open_regular(path)?);
+    let is_named = |kind: &str| path.extension().is_some_and(|found| found == kind);
+    if is_named("gz") {
+        let decoder = flate2::read::MultiGzDecoder::new(reader);
+        return Ok(Records::Lines(Box::new(BufReader::new(decoder))));
+    }
+    if is_named("parquet") || reader.fill_buf()?.starts_with(b"PAR1") {
+        let rows = Rows::open(reader.into_inner()).map_err(unusable)?;
+        return Ok(Records::Rows(Box::new(rows)));
+    }
+    Ok(Records::Lines(Box::new(reader)))
+}
+
+fn unusable(fault: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, fault)
+}
+
 /// Opens a file that can be read to an end: a directory is refused by name, where reading it would say less.
 fn open_regular(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
@@ -156,7 +215,7 @@ mod tests {
 
     fn source(text: &[u8]) -> Source {
         Source {
-            reader: Box::new(io::Cursor::new(text.to_vec())),
+            records: Records::Lines(Box::new(io::Cursor::new(text.to_vec()))),
             name: "a test".to_owned(),
         }
     }
@@ -166,7 +225,7 @@ mod tests {
         while let Some(line) = source.line().unwrap() {
             lines.push(match line {
                 Line::Text(text) => Some(text),
-                Line::TooLong => None,
+                Line::Refused(_) => None,
             });
         }
         lines

@@ -103,7 +103,11 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Directory(directory) => directory.display().fmt(f),
-            Place::Embedded => write!(f, "{} (built in; random weights)", embedded::NAME),
+            Place::Embedded => write!(
+                f,
+                "{} (built in; knows software packages only)",
+                embedded::NAME
+            ),
             Place::Hub(name) => name.fmt(f),
         }
     }

@@ -40,6 +40,7 @@ mod output;
 mod progress;
 mod prove;
 mod reading;
+mod rows;
 mod samples;
 mod serve;
 mod several;

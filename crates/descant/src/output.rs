@@ -2,7 +2,15 @@
 
 use std::io::{self, StdoutLock, Write};
 
+use descant_decision::json::{Object, to_json};
+use descant_server::Refused;
+
 use crate::failure::Failure;
+
+/// What stands in the place of a reply to a request that was refused.
+pub(crate) fn error_line(refused: &Refused) -> String {
+    to_json(&Object::new().with("error", refused.error_object()).into())
+}
 
 /// Standard output, held for the whole run.
 pub(crate) struct Output(StdoutLock<'static>);

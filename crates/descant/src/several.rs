@@ -13,7 +13,7 @@ use descant_server::{Asking, Confidence, Desk, Refused, Reply};
 use crate::args::{Accept, Compute, Length};
 use crate::backend::Room;
 use crate::failure::Failure;
-use crate::input::{Line, REQUEST_BYTES_MAX, Source};
+use crate::input::{Line, Source};
 use crate::load::{self, Loaded, Place};
 
 /// Records at work or in line. More than fill a round of short prompts; their texts are all that they hold.
@@ -42,7 +42,7 @@ pub(crate) struct Runner {
 
 /// A record of a file.
 pub(crate) struct Item {
-    /// Its line, counted from 1.
+    /// Its line or row, counted from 1.
     pub(crate) line: usize,
     /// The System One body, or why there is none.
     pub(crate) body: Result<Vec<u8>, Refused>,
@@ -164,12 +164,12 @@ impl Items {
     fn read(&mut self) -> Result<Option<Item>, Failure> {
         while let Some(line) = self.source.line()? {
             self.line += 1;
+            if line.is_blank() {
+                continue;
+            }
             let body = match line {
-                Line::Text(text) if text.iter().all(u8::is_ascii_whitespace) => continue,
                 Line::Text(text) => Ok(body(text)),
-                Line::TooLong => Err(Refused::BodyTooBig {
-                    allowed_bytes: REQUEST_BYTES_MAX,
-                }),
+                Line::Refused(refused) => Err(refused),
             };
             return Ok(Some(Item {
                 line: self.line,
@@ -204,7 +204,7 @@ pub(crate) fn wrapped(record: &Value) -> Option<&Value> {
     }
 }
 
-/// Reads the lines of a file as JSON, with their numbers; blank ones are passed over.
+/// Reads the lines or rows of a file as JSON, with their numbers; blank lines are passed over.
 pub(crate) fn values(path: &Path) -> Result<Vec<(usize, Value)>, Failure> {
     let (mut source, mut found, mut line) = (Source::open(path)?, Vec::new(), 0);
     while let Some(next) = source.line()? {
@@ -214,13 +214,15 @@ pub(crate) fn values(path: &Path) -> Result<Vec<(usize, Value)>, Failure> {
             line,
             fault,
         };
+        if next.is_blank() {
+            continue;
+        }
         match next {
-            Line::Text(text) if text.iter().all(u8::is_ascii_whitespace) => {}
             Line::Text(text) => {
                 let value = parse(&text).map_err(|error| wrong(error.to_string()))?;
                 found.push((line, value));
             }
-            Line::TooLong => return Err(wrong(format!("longer than {REQUEST_BYTES_MAX} bytes"))),
+            Line::Refused(refused) => return Err(wrong(refused.to_string())),
         }
     }
     Ok(found)

@@ -23,19 +23,62 @@ const WRONG: &str = r#"{"state": "x", "questions": {"a": {"type": "box"}}}"#;
 
 #[test]
 fn a_first_try_works_from_anywhere() {
-    let example = repository("examples/ticket.json").canonicalize().unwrap();
+    let example = repository("examples/package.json").canonicalize().unwrap();
     let elsewhere = TempDir::new().unwrap();
     let mut command = descant(&["decide", example.to_str().unwrap()]);
     let output = command.current_dir(elsewhere.path()).output().unwrap();
     assert!(output.status.success());
-    assert!(text(&output.stderr).contains("random weights: answers mean nothing"));
+    let notice = text(&output.stderr);
+    assert!(
+        notice.contains("demo") && notice.contains("software packages only"),
+        "{notice}"
+    );
     let reply = parse_str(text(&output.stdout)).unwrap();
+    assert_eq!(at(&reply, &["model"]).as_str(), Some("demo"));
     assert_eq!(at(&reply, &["answers"]).as_object().unwrap().len(), 3);
 }
 
 #[test]
+fn the_built_in_model_is_the_one_in_the_repository() {
+    let input = fs::read(repository("examples/package.json")).unwrap();
+    let demo = repository("models/demo");
+    let built_in = run(&["decide", "--raw"], &input);
+    let there = run(&["decide", "--raw", "-m", demo.to_str().unwrap()], &input);
+    assert!(built_in.status.success(), "{}", text(&built_in.stderr));
+    assert_eq!(text(&built_in.stdout), text(&there.stdout));
+}
+
+/// The share of the unit interval at which a source package's name lies; below 0.05 it was kept for the test split. As
+/// `split_of` in `tools/demo/corpus.py` has it.
+fn split_fraction(source: &str) -> f64 {
+    let text = format!("descant demo split {source}");
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let first = u64::from_be_bytes(digest.as_ref()[..8].try_into().unwrap());
+    first as f64 / 2_f64.powi(64)
+}
+
+#[test]
+fn a_package_that_was_not_trained_on_is_understood() {
+    assert!(split_fraction("fwbuilder") < 0.05);
+    assert!(
+        split_fraction("vim") > 0.07,
+        "most packages were trained on"
+    );
+    let example = repository("examples/fwbuilder.json");
+    let output = run(&["decide", example.to_str().unwrap()], b"");
+    let reply = parse_str(text(&output.stdout)).unwrap();
+    let noul = |id: &str| {
+        let yes = at(&reply, &["answers", id, "noul"]).as_number().unwrap();
+        yes.as_f64()
+    };
+    let choice = |id: &str| at(&reply, &["answers", id, "choice"]).as_str().unwrap();
+    assert_eq!((choice("section"), choice("language")), ("net", "en"));
+    assert!(noul("library") < 0.1 && noul("graphical") > 0.7, "{reply}");
+}
+
+#[test]
 fn every_example_is_answered_alike_from_a_file_and_from_standard_input() {
-    for name in ["ticket", "tool-gate", "moderation", "logs"] {
+    for name in ["ticket", "tool-gate", "moderation", "logs", "package"] {
         let path = repository(&format!("examples/{name}.json"));
         let file = run(&["decide", path.to_str().unwrap()], b"");
         let stdin = run(&["decide", "-"], &fs::read(&path).unwrap());
@@ -332,7 +375,7 @@ fn wrong_ids_are_named_by_their_place() {
         folder.path().join("out.safetensors"),
     );
     for (content, wanted) in [
-        ("[1, 2, 576]", "element 2 is 576"),
+        ("[1, 2, 5120]", "element 2 is 5120"),
         ("[1, -2]", "element 1 is -2"),
         ("[1.5]", "element 0 is 1.5"),
         ("[]", "no token ids"),

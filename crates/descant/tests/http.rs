@@ -1,4 +1,4 @@
-//! The server over HTTP, as a process, with the built-in release.
+//! The server over HTTP, as a process, with the tiny random release.
 
 #![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
 

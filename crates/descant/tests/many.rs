@@ -205,6 +205,176 @@ fn shards_one_after_the_other_are_the_whole() {
     );
 }
 
+/// A file of `fixtures/parquet`.
+fn parquet(name: &str) -> String {
+    repository(&format!("fixtures/parquet/{name}"))
+        .display()
+        .to_string()
+}
+
+/// The replies of a batch, standard output.
+#[track_caller]
+fn answered(input: &str) -> String {
+    let output = run(
+        &[
+            "batch",
+            input,
+            "-o",
+            "-",
+            "-m",
+            &model(),
+            "--max-length",
+            "2048",
+        ],
+        b"",
+    );
+    check_code(&output, 0);
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn rows_are_answered_as_the_lines_that_they_stand_for() {
+    for (name, refused) in [
+        ("requests-snappy", 36),
+        ("parts-zstd", 1),
+        ("parts-gzip", 0),
+    ] {
+        let rows = answered(&parquet(&format!("{name}.parquet")));
+        let lines = answered(&parquet(&format!("{name}.jsonl.gz")));
+        assert!(rows == lines, "{name}: the outputs differ");
+        let errors = rows.lines().filter(|line| line.starts_with("{\"error\""));
+        assert_eq!(errors.count(), refused, "{name}");
+    }
+}
+
+#[test]
+fn a_batch_of_rows_is_continued_and_sharded() {
+    let (place, input) = (Place::with(""), parquet("requests-snappy.parquet"));
+    let whole = answered(&input);
+    let (out, model) = (place.name("out.jsonl"), model());
+    let args = [
+        "batch",
+        &*input,
+        "-o",
+        &*out,
+        "-m",
+        &*model,
+        "--max-length",
+        "2048",
+    ];
+    for more in [1, 20_000, 9000] {
+        assert!(
+            killed(&args, &place.path("out.jsonl"), more),
+            "it was done before it was killed"
+        );
+    }
+    check_code(&run(&args, b""), 0);
+    assert!(
+        text(&fs::read(place.path("out.jsonl")).unwrap()) == whole,
+        "the outputs differ"
+    );
+    let mut joined = String::new();
+    for shard in ["0/3", "1/3", "2/3"] {
+        let part = place.name(&shard.replace('/', "-"));
+        let args = [
+            "batch",
+            &*input,
+            "-o",
+            &*part,
+            "--shard",
+            shard,
+            "-m",
+            &*model,
+            "--max-length",
+            "2048",
+        ];
+        check_code(&run(&args, b""), 0);
+        joined += &fs::read_to_string(&part).unwrap();
+    }
+    assert!(joined == whole, "the parts are not the whole");
+}
+
+#[test]
+fn rows_that_are_wrong_say_so_in_their_place() {
+    let param = |line: &str| -> Option<String> {
+        let reply = parse(line.as_bytes()).unwrap();
+        let param = reply.get("error")?.get("param")?.as_str();
+        param.map(str::to_owned)
+    };
+    let params = |name: &str| -> Vec<Option<String>> {
+        answered(&parquet(name)).lines().map(param).collect()
+    };
+    let some = |name: &str| Some(name.to_owned());
+    assert_eq!(
+        params("wrong-rows.parquet"),
+        [None, some("state"), some("questions"), None]
+    );
+    assert_eq!(params("wrong-text.parquet"), [None, some("state")]);
+}
+
+#[test]
+fn files_that_cannot_be_read_say_why() {
+    let check = |input: &str, wanted: &str| {
+        let output = run(&["batch", input, "-o", "-", "-m", &model()], b"");
+        check_code(&output, 1);
+        let said = text(&output.stderr);
+        assert!(said.contains(input) && said.contains(wanted), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    };
+    check(&parquet("wrong-codec.parquet"), "brotli");
+    check(&parquet("wrong-columns.parquet"), "prompt, questions");
+    check(&parquet("wrong-nested.parquet"), "column state");
+    check(&parquet("wrong-both.parquet"), "state_json");
+
+    let place = Place::with("");
+    let good = fs::read(parquet("requests-snappy.parquet")).unwrap();
+    let damaged = |name: &str, bytes: &[u8], wanted: &str| {
+        fs::write(place.path(name), bytes).unwrap();
+        check(&place.name(name), wanted);
+    };
+    damaged("empty.parquet", b"", "Parquet");
+    damaged("text.parquet", b"{\"state\": 1}\n", "Parquet");
+    damaged("cut.parquet", &good[..good.len() / 2], "Parquet");
+    damaged("named_otherwise", &good[..good.len() - 5], "Parquet");
+    // The first page of the states overwritten: the footer is good, the rows are not.
+    let mut torn = fs::read(parquet("parts-zstd.parquet")).unwrap();
+    torn[40..400].fill(0xa5);
+    damaged("torn.parquet", &torn, "Parquet");
+    let output = run(&["decide", &parquet("wrong-rows.parquet")], b"");
+    check_code(&output, 1);
+    assert!(text(&output.stderr).contains("descant batch"));
+}
+
+#[test]
+fn a_packed_batch_is_the_batch_of_what_is_packed() {
+    let place = Place::with(&records(20));
+    check_code(&place.batch("out.jsonl", &[]), 0);
+    let packed = place.path("in.jsonl.gz");
+    let mut encoder = flate2::write::GzEncoder::new(
+        fs::File::create(&packed).unwrap(),
+        flate2::Compression::default(),
+    );
+    std::io::Write::write_all(&mut encoder, records(20).as_bytes()).unwrap();
+    encoder.finish().unwrap();
+    let (input, out, model) = (
+        packed.display().to_string(),
+        place.name("packed.jsonl"),
+        model(),
+    );
+    let args = [
+        "batch",
+        &*input,
+        "-o",
+        &*out,
+        "-m",
+        &*model,
+        "--max-length",
+        "2048",
+    ];
+    check_code(&run(&args, b""), 0);
+    assert!(fs::read(place.path("out.jsonl")).unwrap() == fs::read(&out).unwrap());
+}
+
 #[test]
 fn an_output_of_something_else_is_not_continued() {
     let place = Place::with(&records(4));

@@ -8,18 +8,18 @@ use super::{Accept, ClefFlag, Compute, Confidence, Length, ModelFlag};
 
 /// Answer a file of requests, as many at once as the machine can take.
 ///
-/// IN has a request a line; OUT gets a reply a line in the same order. A request that is refused becomes
-/// {"error": …} in its place. A run that was killed is continued by the same command, and the file is in the end the
-/// same, byte for byte.
+/// IN has a request a line, or is a Parquet file with a column `request` (or `questions` and `state`); OUT gets a reply
+/// a line in the same order. A request that is refused becomes {"error": …} in its place. A run that was killed is
+/// continued by the same command, and the file is in the end the same, byte for byte.
 #[derive(Debug, Args)]
 pub(crate) struct Batch {
-    /// The requests, a line each; - for standard input, which cannot be continued.
-    #[arg(value_name = "IN.jsonl")]
+    /// The requests, a line or a row each; - for standard input, which has lines and cannot be continued.
+    #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
     /// Where the replies go; - for standard output. OUT.descant.json beside it says what it answers.
     #[arg(short, long, value_name = "OUT")]
     pub(crate) out: PathBuf,
-    /// Answer part I of N: parts are runs of whole lines, counted from 0, and their outputs one after the other are the
+    /// Answer part I of N: parts are runs of whole lines or rows, counted from 0, and their outputs one after the other are the
     /// whole output.
     #[arg(long, value_name = "I/N", value_parser = shard)]
     pub(crate) shard: Option<Shard>,

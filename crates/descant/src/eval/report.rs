@@ -142,7 +142,7 @@ pub(super) fn html(rows: &[Row], target: f64) -> String {
     )
 }
 
-/// A reliability diagram, 300 by 360.
+/// A reliability diagram, 300 by 360 without its axes.
 fn drawing(row: &Row) -> String {
     let most = row
         .figures
@@ -159,13 +159,32 @@ fn drawing(row: &Row) -> String {
         .enumerate()
         .map(|(at, bin)| bar(at, bin, most))
         .collect();
-    let name = escaped(&row.name);
+    let (name, axes) = (escaped(&row.name), axes());
     format!(
-        "<figure><svg width=\"300\" height=\"360\" role=\"img\" aria-label=\"Reliability of {name}\">\
+        "<figure><svg width=\"360\" height=\"410\" viewBox=\"-45 -10 360 410\" font-size=\"12\" role=\"img\" \
+         aria-label=\"Reliability of {name}\">{axes}\
          <rect x=\"0\" y=\"0\" width=\"300\" height=\"300\" fill=\"none\" stroke=\"#888\"/>{bars}\
          <line x1=\"0\" y1=\"300\" x2=\"300\" y2=\"0\" stroke=\"#888\" stroke-dasharray=\"4\"/></svg>\
          <figcaption>{name}: {} cases, ECE {:.4}</figcaption></figure>\n",
         row.figures.cases, row.figures.ece
+    )
+}
+
+/// The numbers along both axes, and what they are.
+fn axes() -> String {
+    let numbers: String = [0.0, 0.25, 0.5, 0.75, 1.0]
+        .iter()
+        .map(|at| {
+            let (x, y) = (300.0 * at, 304.0 - 300.0 * at);
+            format!(
+                "<text x=\"{x}\" y=\"374\" text-anchor=\"middle\">{at}</text>\
+                 <text x=\"-5\" y=\"{y}\" text-anchor=\"end\">{at}</text>"
+            )
+        })
+        .collect();
+    format!(
+        "{numbers}<text x=\"150\" y=\"392\" text-anchor=\"middle\">confidence</text>\
+         <text transform=\"translate(-34 150) rotate(-90)\" text-anchor=\"middle\">share of right answers</text>"
     )
 }
 

@@ -68,10 +68,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port and waits until it listens.
+    /// Starts a server on a free port and waits until it listens. Where no model is named it is the tiny random one: what
+    /// these tests are about does not depend on weights, and they ask for thousands of decisions.
     pub fn start(args: &[&str]) -> Server {
         let all = [&["serve", "--port", "0"], args].concat();
-        let mut child = descant(&all).spawn().unwrap();
+        let mut command = descant(&all);
+        command.env("DESCANT_MODEL", repository("models/tiny-random"));
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
