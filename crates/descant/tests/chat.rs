@@ -292,6 +292,104 @@ fn pieces_and_the_cache_change_no_byte() {
     assert!(replies.iter().all(|(_, choice)| *choice == replies[0].1));
 }
 
+/// Checks a refusal of OpenAI's family and gives its `param` and `code`.
+fn refused(server: &Server, path: &str, body: &str, status: u16) -> (Value, Value) {
+    let reply = server.ask("POST", path, "", body.as_bytes());
+    assert_eq!(reply.status, status, "{}", text(&reply.body));
+    let body = reply.json();
+    assert!(body.get("detail").is_none(), "one shape is enough: {body}");
+    assert!(!string(&body, &["error", "message"]).is_empty());
+    let kind = if status < 500 {
+        "invalid_request_error"
+    } else {
+        "server_error"
+    };
+    assert_eq!(string(&body, &["error", "type"]), kind);
+    let field = |name| at(&body, &["error", name]).clone();
+    (field("param"), field("code"))
+}
+
+#[test]
+fn refusals_are_openais() {
+    let server = server("tiny-random", &[]);
+    let chat = |fields: &str| {
+        format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"x\"}}]{fields}}}")
+    };
+    let long = format!("{{\"prompt\": \"{}\"}}", "word ".repeat(3000));
+    let no_text = r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#;
+    for (path, body, status, param, code) in [
+        ("/v1/chat/completions", "{", 400, None, None),
+        ("/v1/chat/completions", "[]", 400, None, None),
+        (
+            "/v1/chat/completions",
+            &chat(", \"temperature\": -1"),
+            400,
+            Some("temperature"),
+            None,
+        ),
+        (
+            "/v1/chat/completions",
+            no_text,
+            400,
+            Some("messages[0].content[0].type"),
+            None,
+        ),
+        (
+            "/v1/chat/completions",
+            &chat(", \"model\": \"gpt-6\""),
+            404,
+            Some("model"),
+            Some("model_not_found"),
+        ),
+        (
+            "/v1/completions",
+            &long,
+            400,
+            None,
+            Some("context_length_exceeded"),
+        ),
+        ("/v1/completions", "{}", 400, Some("prompt"), None),
+        ("/tokenize", "{}", 400, Some("prompt"), None),
+        ("/detokenize", "{}", 400, Some("tokens"), None),
+    ] {
+        let (found_param, found_code) = refused(&server, path, body, status);
+        // A body that is no JSON is at fault where it stops to be some.
+        if body != "{" {
+            assert_eq!(found_param.as_str(), param, "{path} {body}");
+        }
+        assert_eq!(found_code.as_str(), code, "{path} {body}");
+    }
+}
+
+#[test]
+fn a_full_server_says_when_to_come_back() {
+    let server = server("tiny-random", &["--slots", "1", "--queue", "1"]);
+    let body = r#"{"prompt": "x", "max_tokens": 900, "ignore_eos": true}"#;
+    let replies: Vec<_> = thread::scope(|scope| {
+        let ask = || server.ask("POST", "/v1/completions", "", body.as_bytes());
+        let asked: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        asked
+            .into_iter()
+            .map(|asked| asked.join().unwrap())
+            .collect()
+    });
+    let full: Vec<_> = replies.iter().filter(|reply| reply.status != 200).collect();
+    assert!(!full.is_empty() && full.len() < 8, "{} of 8", full.len());
+    for reply in full {
+        assert_eq!(reply.status, 503);
+        assert_eq!(string(&reply.json(), &["error", "code"]), "overloaded");
+        let ms: u64 = reply.header("retry-after-ms").unwrap().parse().unwrap();
+        let seconds: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+        assert_eq!(seconds, ms.div_ceil(1000));
+    }
+    let texts: Vec<_> = replies
+        .iter()
+        .filter(|reply| reply.status == 200)
+        .map(|reply| string(choice(&reply.json()), &["text"]))
+        .collect();
+    assert!(texts.iter().all(|text| *text == texts[0]));
+}
+
 #[test]
 fn a_server_that_does_not_fit_says_what_would() {
     let limit = ["--memory-limit", "24MiB"];
