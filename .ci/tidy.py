@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-UNSAFE_PLACES = ("crates/release/src/mmap.rs", "crates/cpu/src/arch/")
+UNSAFE_PLACES = ("crates/release/src/mmap.rs", "crates/cpu/src/arch/", "crates/cuda/src/driver/", "crates/cuda/src/launch/")
 REPOSITORY_BYTES_MAX = 40 * 1024 * 1024
 FILE_BYTES_MAX = 6 * 1024 * 1024
 
@@ -75,6 +75,23 @@ def sizes(files: list[Path]) -> list[str]:
     return faults
 
 
+def kernel_sums() -> list[str]:
+    """Kernels or fatbins that differ from what `tools/cuda/build.sh` noted in MANIFEST: the fatbins are then out of date."""
+    folder = ROOT / "crates" / "cuda"
+    faults, named = [], set()
+    for line in (folder / "fatbin" / "MANIFEST").read_text(encoding="utf-8").splitlines()[1:]:
+        wanted, name = line.split(maxsplit=1)
+        path = folder / name.strip()
+        named.add(path)
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+            faults.append(f"crates/cuda/{name}: its SHA-256 is not the one in fatbin/MANIFEST; run tools/cuda/build.sh")
+    for pattern in ("kernels/*", "fatbin/*.fatbin"):
+        for path in sorted(folder.glob(pattern)):
+            if path not in named:
+                faults.append(f"{path.relative_to(ROOT)} is not in fatbin/MANIFEST; run tools/cuda/build.sh")
+    return faults
+
+
 def stray_paths(files: list[Path]) -> list[str]:
     """Absolute paths of some developer's machine."""
     pattern = re.compile(r"(?<![\w.])/(?:work|root|home/\w+)/")
@@ -92,7 +109,7 @@ def stray_paths(files: list[Path]) -> list[str]:
 def main() -> int:
     """Runs every check; 1 if one found a fault."""
     files = [p for p in tracked() if (ROOT / p).is_file()]
-    faults = (unsafe_outside(files) + fixture_sums() + broken_links(files) + sizes(files) + stray_paths(files))
+    faults = (unsafe_outside(files) + fixture_sums() + kernel_sums() + broken_links(files) + sizes(files) + stray_paths(files))
     print(*faults, sep="\n")
     print(f"tidy: {len(files)} files, {len(faults)} faults")
     return 1 if faults else 0

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use bench::{Bench, BenchHttp, BenchPart, BenchWhat};
+pub(crate) use bench::{Bench, BenchHttp, BenchModel, BenchPart, BenchWhat};
 pub(crate) use many::{Batch, Compare, Eval, Shard};
 pub(crate) use prove::Prove;
 
@@ -195,7 +195,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
     pub(crate) slots: usize,
     /// Rows computed in one round, a multiple of 64: a long prompt is run in pieces of so many. Fewer let chat flow and
-    /// cancelled requests go sooner, more are a little faster in all [default: 256]. Numbers do not depend on it.
+    /// cancelled requests go sooner, more are a little faster in all [default: 256; on a GPU 4096]. Numbers do not
+    /// depend on it.
     #[arg(long, value_name = "N", value_parser = piece_rows)]
     pub(crate) max_rows: Option<usize>,
     /// Memory for states of earlier prompts, which spare later ones that begin alike, in MiB; 0 for none.
@@ -328,14 +329,19 @@ pub(crate) struct Accept {
 /// How numbers are computed.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Compute {
+    /// Where the model runs: cpu, cuda (device 0), cuda:N, or auto: a CUDA device if there is one, else the CPU. Numbers
+    /// are equal within rounding, not on bits, between the two.
+    #[arg(long, value_name = "WHERE", env = "DESCANT_DEVICE", default_value = "auto", value_parser = device)]
+    pub(crate) device: DeviceFlag,
     /// Threads that compute [default: all cores]. Numbers do not depend on it.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
-    /// Precision of the activations: f32, or bf16, which is faster and rounds as the release's own code does on a GPU.
-    #[arg(long, value_enum, value_name = "P", default_value_t)]
-    pub(crate) precision: Precision,
-    /// Most memory to take: bytes, or a number with KiB, MiB, GiB, KB, MB or GB [default: what the system has
-    /// available]. A model that needs more is refused before it is loaded, with each item and what would fit.
+    /// Precision of the activations: f32, or bf16, which is faster and rounds as the release's own code does on a GPU
+    /// [default: f32 on a CPU; a GPU has bf16 alone].
+    #[arg(long, value_enum, value_name = "P")]
+    pub(crate) precision: Option<Precision>,
+    /// Most memory to take, of the system's or the GPU's: bytes, or a number with KiB, MiB, GiB, KB, MB or GB [default:
+    /// what is available]. A model that needs more is refused before it is loaded, with each item and what would fit.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory_limit: Option<u64>,
     /// Instruction set, for tests.
@@ -390,6 +396,15 @@ pub(crate) enum Confidence {
     Entropy,
     /// TypeSafe's margin (choice) and spread (score), unrounded.
     Typesafe,
+}
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceFlag {
+    Auto,
+    Cpu,
+    /// A CUDA device by its number.
+    Cuda(usize),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -480,6 +495,18 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "is more than can be counted".to_owned())
 }
 
+fn device(text: &str) -> Result<DeviceFlag, String> {
+    match text {
+        "auto" => Ok(DeviceFlag::Auto),
+        "cpu" => Ok(DeviceFlag::Cpu),
+        "cuda" => Ok(DeviceFlag::Cuda(0)),
+        _ => match text.strip_prefix("cuda:").map(str::parse) {
+            Some(Ok(number)) => Ok(DeviceFlag::Cuda(number)),
+            _ => Err("must be auto, cpu, cuda or cuda:N".to_owned()),
+        },
+    }
+}
+
 fn piece_rows(text: &str) -> Result<usize, String> {
     match positive(text)? {
         rows if rows.is_multiple_of(64) => Ok(rows),
@@ -559,6 +586,16 @@ mod tests {
         }
         for wrong in ["", "GiB", "1.5GiB", "-1", "1TiB", "x", "99999999999GiB"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_named_with_or_without_a_number() {
+        assert_eq!(device("cuda"), Ok(DeviceFlag::Cuda(0)));
+        assert_eq!(device("cuda:3"), Ok(DeviceFlag::Cuda(3)));
+        assert_eq!(device("cpu"), Ok(DeviceFlag::Cpu));
+        for wrong in ["", "gpu", "cuda:", "cuda:-1", "CUDA"] {
+            assert!(device(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -8,17 +8,20 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use descant_cpu::{CpuBackend, CpuHead, Isa, LmHead, Options, Pool, Precision};
+use descant_cuda::CudaBackend;
 use descant_engine::{BudgetFlag, BudgetItem, Settings, check_budget};
 use descant_model::{Backend, CHUNK_ROWS, Capacity, Head};
 use descant_release::{HeadConfig, ModelConfig, Outline, Part, Release};
 
-use crate::args::{self, Compute};
+use crate::args::{self, Compute, DeviceFlag};
 use crate::failure::Failure;
 
 /// Prompt rows of a round of a command that has the device for itself; longer prompts are run in pieces.
 const ROWS: usize = 1024;
 /// Prompt rows of a server's round: a token of chat, and a client that leaves, waits for one such piece.
 const SERVER_ROWS: usize = 256;
+/// Prompt rows of a round on a GPU, which needs more of them to be busy.
+const GPU_ROWS: usize = 4096;
 /// Shortest prompt that a suggestion of a smaller `--max-length` leaves room for.
 const LENGTH_MIN: u64 = 1024;
 /// Fewest rows of a round.
@@ -33,12 +36,35 @@ pub(crate) struct Room {
     pub(crate) length: usize,
     /// Prompt rows of a round; a multiple of a chunk.
     pub(crate) rows: usize,
+    /// Whether the user said how many rows; otherwise the device decides.
+    pub(crate) rows_asked: bool,
     /// Memory of the state cache, in MiB.
     pub(crate) cache_mb: usize,
     /// Whether tokens are generated, so that the output embedding had better be in memory.
     pub(crate) chats: bool,
     /// Whether all of it comes from flags that the user can change, not the length alone.
     pub(crate) is_server: bool,
+}
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    Cpu,
+    /// A CUDA device by its number.
+    Cuda(usize),
+}
+
+impl On {
+    /// The device of the flags: a GPU computes in bf16, so whoever asks for f32 gets the CPU unless they name the GPU.
+    fn of(compute: &Compute) -> Result<On, Failure> {
+        let is_f32 = compute.precision == Some(args::Precision::F32);
+        match compute.device {
+            DeviceFlag::Auto if !is_f32 && descant_cuda::is_present() => Ok(On::Cuda(0)),
+            DeviceFlag::Auto | DeviceFlag::Cpu => Ok(On::Cpu),
+            DeviceFlag::Cuda(_) if is_f32 => Err(Failure::GpuPrecision),
+            DeviceFlag::Cuda(number) => Ok(On::Cuda(number)),
+        }
+    }
 }
 
 /// A model on a device.
@@ -54,6 +80,7 @@ impl Room {
             slots: 1,
             length,
             rows: ROWS,
+            rows_asked: false,
             cache_mb: 0,
             chats: false,
             is_server: false,
@@ -66,6 +93,7 @@ impl Room {
             slots: flags.slots,
             length: flags.length.max_length,
             rows: flags.max_rows.unwrap_or(SERVER_ROWS),
+            rows_asked: flags.max_rows.is_some(),
             cache_mb: flags.cache_mb,
             chats: !flags.no_chat,
             is_server: true,
@@ -75,6 +103,17 @@ impl Room {
     /// Memory of the state cache, in bytes.
     pub(crate) fn cache_bytes(self) -> usize {
         self.cache_mb << 20
+    }
+
+    /// The room on a device.
+    fn on(self, on: On) -> Room {
+        match on {
+            On::Cuda(_) if !self.rows_asked => Room {
+                rows: GPU_ROWS,
+                ..self
+            },
+            _ => self,
+        }
     }
 
     fn capacity(self) -> Capacity {
@@ -128,41 +167,60 @@ impl Room {
 /// Loads a release's weights.
 ///
 /// # Errors
-/// [`Failure::OverBudget`] before anything is read, [`Failure::Isa`], or what the loader says.
+/// [`Failure::OverBudget`] before anything is read, [`Failure::Isa`], [`Failure::Cuda`], or what the loader says.
 pub(crate) fn load(
     release: &Arc<Release>,
     compute: &Compute,
     room: Room,
     settings: &Settings,
 ) -> Result<Device, Failure> {
-    let threads = threads(compute);
-    let outline = release.outline();
-    check_room(&outline, compute, room, settings)?;
+    let on = On::of(compute)?;
+    let (outline, room) = (release.outline(), room.on(on));
+    check_room(&outline, compute, on, room, settings)?;
     let isa = match &compute.isa {
         Some(name) => Isa::named(name).map_err(Failure::Isa)?,
         None => Isa::detect(),
     };
-    let pool = Pool::with_isa(threads, isa);
+    let pool = Pool::with_isa(threads(compute), isa);
     let pool = pool.map_err(|source| Failure::Start {
         what: "--threads",
         source: source.into(),
     })?;
     let pool = Arc::new(pool);
-    let backend = CpuBackend::load(
-        Arc::clone(release),
-        options(compute, room),
-        Arc::clone(&pool),
-    )?;
+    let backend = load_backend(release, compute, on, room, &pool)?;
     let head = match release.head() {
         Some(config) => Some(load_head(config, release, pool)?),
         None => None,
     };
     // All that is needed was copied: the rows of the embeddings are read again as they are wanted.
     release.discard_pages();
-    Ok(Device {
-        backend: Box::new(backend),
-        head,
-    })
+    Ok(Device { backend, head })
+}
+
+fn load_backend(
+    release: &Arc<Release>,
+    compute: &Compute,
+    on: On,
+    room: Room,
+    pool: &Arc<Pool>,
+) -> Result<Box<dyn Backend>, Failure> {
+    match on {
+        On::Cpu => Ok(Box::new(CpuBackend::load(
+            Arc::clone(release),
+            options(compute, room),
+            Arc::clone(pool),
+        )?)),
+        On::Cuda(ordinal) => {
+            let options = descant_cuda::Options {
+                ordinal,
+                capacity: room.capacity(),
+                portable: false,
+            };
+            let backend = CudaBackend::load(release, options)?;
+            tracing::info!(device = backend.device_name(), "the model is on a GPU");
+            Ok(Box::new(backend))
+        }
+    }
 }
 
 /// The device and the precision of its activations, as receipts and figures name them.
@@ -183,12 +241,8 @@ fn load_head(
 }
 
 fn options(compute: &Compute, room: Room) -> Options {
-    let precision = match compute.precision {
-        args::Precision::Bf16 => Precision::Bf16,
-        args::Precision::F32 => Precision::F32,
-    };
     Options {
-        precision,
+        precision: precision(compute),
         capacity: room.capacity(),
         lm_head: match room.chats {
             true => LmHead::Packed,
@@ -197,34 +251,70 @@ fn options(compute: &Compute, room: Room) -> Options {
     }
 }
 
+/// Precision on a CPU.
+fn precision(compute: &Compute) -> Precision {
+    match compute.precision {
+        Some(args::Precision::Bf16) => Precision::Bf16,
+        Some(args::Precision::F32) | None => Precision::F32,
+    }
+}
+
+/// How numbers are computed, as journals note it: what their bits depend on beside the model.
+pub(crate) fn arithmetic(compute: &Compute) -> Result<&'static str, Failure> {
+    Ok(match (On::of(compute)?, precision(compute)) {
+        (On::Cpu, Precision::Bf16) => "Bf16",
+        (On::Cpu, Precision::F32) => "F32",
+        (On::Cuda(_), _) => "Bf16 on CUDA",
+    })
+}
+
 fn threads(compute: &Compute) -> usize {
     compute
         .threads
         .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
-/// What a model takes once it is loaded, item by item.
+/// What a model takes once it is loaded, item by item; on a GPU its own memory's items first.
 pub(crate) fn memory(
     outline: &Outline,
     compute: &Compute,
     room: Room,
     settings: &Settings,
 ) -> Vec<BudgetItem> {
+    // A GPU that cannot be used is reported when something is to run on it.
+    let on = On::of(compute).unwrap_or(On::Cpu);
+    both_memories(outline, compute, on, room.on(on), settings).concat()
+}
+
+/// What the backend takes where it computes, and what else the model takes in the system's memory.
+fn both_memories(
+    outline: &Outline,
+    compute: &Compute,
+    on: On,
+    room: Room,
+    settings: &Settings,
+) -> [Vec<BudgetItem>; 2] {
     let Outline {
         config, head, plan, ..
     } = outline;
-    let options = options(compute, room);
-    let device = descant_cpu::memory(config, &options, threads(compute));
-    let mut items: Vec<BudgetItem> = device
-        .iter()
-        .map(|item| budget_item(item.name, item.bytes))
-        .collect();
+    let capacity = room.capacity();
+    let device: Vec<BudgetItem> = match on {
+        On::Cpu => descant_cpu::memory(config, &options(compute, room), threads(compute))
+            .iter()
+            .map(|item| budget_item(item.name, item.bytes))
+            .collect(),
+        On::Cuda(_) => descant_cuda::memory(config, capacity)
+            .iter()
+            .map(|item| budget_item(&format!("{} (GPU)", item.name), item.bytes))
+            .collect(),
+    };
+    let mut host = Vec::new();
     let head_parameters: usize = plan
         .part(Part::Head)
         .map(|tensor| tensor.parameters())
         .sum();
     if head_parameters > 0 {
-        items.push(budget_item("head weights", 2 * head_parameters));
+        host.push(budget_item("head weights", 2 * head_parameters));
     }
     let settings = Settings {
         cache_bytes: room.cache_bytes(),
@@ -232,9 +322,11 @@ pub(crate) fn memory(
     };
     let width = head.as_ref().map(|head| head.width);
     let ModelConfig { hidden, vocab, .. } = *config;
-    items.extend(settings.budget(options.capacity, hidden, vocab, width));
-    items.retain(|item| item.bytes > 0);
-    items
+    host.extend(settings.budget(capacity, hidden, vocab, width));
+    [device, host].map(|mut items| {
+        items.retain(|item| item.bytes > 0);
+        items
+    })
 }
 
 fn budget_item(name: &str, bytes: usize) -> BudgetItem {
@@ -244,19 +336,43 @@ fn budget_item(name: &str, bytes: usize) -> BudgetItem {
     }
 }
 
+/// Compares what a model takes with the memory that there is: on a GPU both memories for themselves, of which
+/// `--memory-limit` bounds the GPU's.
 fn check_room(
     outline: &Outline,
     compute: &Compute,
+    on: On,
     room: Room,
     settings: &Settings,
 ) -> Result<(), Failure> {
-    let Some(limit) = compute.memory_limit.or_else(available_bytes) else {
-        return Ok(());
+    let check = |limit: Option<u64>, pick: &dyn Fn([Vec<BudgetItem>; 2]) -> Vec<BudgetItem>| {
+        let Some(limit) = limit else {
+            return Ok(());
+        };
+        let items = |values: &[u64]| {
+            pick(both_memories(
+                outline,
+                compute,
+                on,
+                room.with(values),
+                settings,
+            ))
+        };
+        match check_budget(&room.flags(), limit, items) {
+            Ok(_) => Ok(()),
+            Err(over) => Err(Failure::OverBudget(over)),
+        }
     };
-    let items = |values: &[u64]| memory(outline, compute, room.with(values), settings);
-    match check_budget(&room.flags(), limit, items) {
-        Ok(_) => Ok(()),
-        Err(over) => Err(Failure::OverBudget(over)),
+    match on {
+        On::Cpu => check(compute.memory_limit.or_else(available_bytes), &|both| {
+            both.concat()
+        }),
+        On::Cuda(ordinal) => {
+            let free = descant_cuda::free_bytes(ordinal)?;
+            let limit = compute.memory_limit.map_or(free, |most| most.min(free));
+            check(Some(limit), &|[device, _]| device)?;
+            check(available_bytes(), &|[_, host]| host)
+        }
     }
 }
 

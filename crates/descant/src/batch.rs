@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::args::{Batch, Shard};
+use crate::backend;
 use crate::failure::Failure;
 use crate::journal::{self, Journal, digest_of_model, digest_of_records, identity};
 use crate::load::{self, Place};
@@ -112,7 +113,7 @@ fn open(args: &Batch, place: &Place) -> Result<(Sink, Part, Done), Failure> {
         ("descant_batch", 1_u32.into()),
         ("input_sha256", digest.into()),
         ("model_sha256", digest_of_model(place, clef)?.into()),
-        ("precision", format!("{:?}", args.compute.precision).into()),
+        ("precision", backend::arithmetic(&args.compute)?.into()),
         ("flags", flags.into()),
     ]);
     check_identity(&args.out, &identity)?;

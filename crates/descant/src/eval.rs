@@ -11,6 +11,7 @@ use descant_decision::{Kind, Limits, Options, Question, Record, Value};
 use descant_server::Confidence;
 
 use crate::args::Eval;
+use crate::backend;
 use crate::eval::metrics::{Case, Figures, figures};
 use crate::failure::Failure;
 use crate::journal::{Journal, digest_of_model, digest_of_records, identity, write_whole};
@@ -156,7 +157,7 @@ fn header(args: &Eval, place: &load::Place) -> Result<String, Failure> {
             "model_sha256",
             digest_of_model(place, args.model.clef.clef.as_deref())?.into(),
         ),
-        ("precision", format!("{:?}", args.compute.precision).into()),
+        ("precision", backend::arithmetic(&args.compute)?.into()),
         ("flags", flags.into()),
     ]))
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use descant_cpu::IsaMissing;
+use descant_cuda::CudaError;
 use descant_decision::printable;
 use descant_engine::{EngineError, OverBudget, SettingsError};
 use descant_release::{HeadMissing, LoadError};
@@ -23,10 +24,14 @@ pub(crate) enum Failure {
         address: SocketAddr,
         source: io::Error,
     },
+    /// The CUDA device of `--device` cannot be used.
+    Cuda(CudaError),
     /// The engine gave up; the request was read and is not to blame.
     Engine(EngineError),
     /// A file of records, replies or results cannot be read or written.
     File { file: PathBuf, source: io::Error },
+    /// A GPU was asked for f32 activations.
+    GpuPrecision,
     /// A server cannot be measured.
     Http { url: String, fault: String },
     /// The file of `--ids` holds something else than token ids.
@@ -126,8 +131,12 @@ impl fmt::Display for Failure {
             Failure::Bind { address, source } => {
                 write!(f, "cannot listen on {address} (--host, --port): {source}")
             }
+            Failure::Cuda(error) => write!(f, "--device: {error}"),
             Failure::Engine(error) => error.fmt(f),
             Failure::File { file, source } => write!(f, "{}: {source}", file.display()),
+            Failure::GpuPrecision => {
+                f.write_str("--precision f32 is for CPUs; --device cpu computes in it")
+            }
             Failure::Http { url, fault } => write!(f, "{url}: {}", printable(fault)),
             Failure::Ids { file, fault } => write!(f, "--ids {}: {fault}", file.display()),
             Failure::Input { name, source } => write!(f, "{name}: {source}"),
@@ -219,6 +228,7 @@ impl Error for Failure {
             | Failure::Input { source, .. }
             | Failure::Output { source }
             | Failure::Write { source, .. } => Some(source),
+            Failure::Cuda(error) => Some(error),
             Failure::Engine(error) => Some(error),
             Failure::Load(error) => Some(error),
             Failure::Isa(missing) => Some(missing),
@@ -228,6 +238,7 @@ impl Error for Failure {
             Failure::Settings(error) => Some(error),
             Failure::Start { source, .. } => Some(&**source),
             Failure::Apart { .. }
+            | Failure::GpuPrecision
             | Failure::Http { .. }
             | Failure::Measured { .. }
             | Failure::Ids { .. }
@@ -242,6 +253,15 @@ impl Error for Failure {
             | Failure::Lines { .. }
             | Failure::LogFilter { .. }
             | Failure::OutputClosed => None,
+        }
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Failure {
+        match error {
+            CudaError::Load(error) => Failure::Load(error),
+            other => Failure::Cuda(other),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! eval    the same, against labels ─► figures
 //! verify  receipt, request ─► the same once more, compared
 //! compare the same by two models, servers or files ─► how far apart they are
-//! bench   requests ─► a server ─► times, and whether answers stay the same in company
+//! bench   requests ─► a server, or rounds ─► a device ─► times, and whether answers stay the same in company
 //! prove   made-up records ─► many engines, in all company ─► equal bits or not
 //! ```
 //!

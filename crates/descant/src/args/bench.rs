@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{piece_rows, positive};
+use super::{ModelFlag, piece_rows, positive};
 
 /// Measure.
 #[derive(Debug, Args)]
@@ -18,6 +18,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchWhat {
     Http(BenchHttp),
+    Model(BenchModel),
 }
 
 /// Measure a System One server, and check that its answers do not depend on who else asks.
@@ -70,6 +71,34 @@ pub(crate) struct BenchHttp {
     /// Instead: so many clients that leave in the middle of a long request, and how long the next one waits.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) kill: Option<usize>,
+}
+
+/// Time prompts, next tokens and the parts of a prompt, beside the ceilings of the same run.
+///
+/// Needs a CUDA device. Times are medians, of the backbone without the head.
+#[derive(Debug, Args)]
+pub(crate) struct BenchModel {
+    #[command(flatten)]
+    pub(crate) model: ModelFlag,
+    /// Make seeded random weights on the device in place of MODEL's: clef-flash, clef, or a directory with a config.json. Answers of
+    /// such weights mean nothing; their speed is that of the shape.
+    #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
+    pub(crate) dummy_weights: Option<String>,
+    /// Number of the CUDA device.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) cuda: usize,
+    /// Lengths of prompts, in tokens.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [256, 1024, 4096, 16_384], value_parser = positive)]
+    pub(crate) lengths: Vec<usize>,
+    /// Streams whose next tokens are computed together.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 8], value_parser = positive)]
+    pub(crate) streams: Vec<usize>,
+    /// Most prompt rows of a round; longer prompts go in pieces.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = positive)]
+    pub(crate) max_rows: usize,
+    /// Runs of each measurement, after two that are not counted.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    pub(crate) runs: usize,
 }
 
 /// A part of a measurement.

@@ -1,0 +1,413 @@
+//! A [`Backend`] on a CUDA device.
+
+use std::fmt;
+use std::ops::Range;
+
+use descant_model::{Backend, CHUNK_ROWS, Capacity, Defect, Pass, Saved, Segment, Slot};
+use descant_release::{ModelConfig, Release};
+
+use crate::bench::Profile;
+use crate::driver::{Gpu, Graph};
+use crate::error::CudaError;
+use crate::launch::{Kernels, Product};
+
+mod memory;
+mod plan;
+mod round;
+mod slots;
+mod snapshot;
+mod weights;
+
+pub use memory::{MemoryItem, memory};
+use plan::{DecodeForm, Lists, Plan};
+use round::{Buffers, Round};
+use slots::Slots;
+use snapshot::Snapshot;
+use weights::Weights;
+
+/// Recorded rounds that are kept; the oldest goes first.
+const GRAPHS_MAX: usize = 32;
+
+/// How a backend is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Number of the device.
+    pub ordinal: usize,
+    /// What is reserved.
+    pub capacity: Capacity,
+    /// Whether to use only kernels that every device from compute capability 8.0 on has; for tests.
+    pub portable: bool,
+}
+
+/// A Qwen3.5-family text model on a CUDA device.
+///
+/// Everything is allocated at the start. Work is queued on one stream; what is asked of a round waits for it.
+pub struct CudaBackend {
+    /// Recorded rounds of decode rows, the newest last.
+    graphs: Vec<(DecodeForm, Graph)>,
+    // Blocks first: they go before the device does.
+    pub(crate) weights: Weights,
+    pub(crate) slots: Slots,
+    pub(crate) buffers: Buffers,
+    lists: Lists,
+    pub(crate) kernels: Kernels,
+    pub(crate) gpu: Gpu,
+    config: ModelConfig,
+    options: Options,
+    /// Rows of the last round.
+    rows: usize,
+}
+
+impl CudaBackend {
+    /// Allocates everything, and copies a release's weights to the device.
+    ///
+    /// # Errors
+    /// A [`CudaError`]: no driver, no device, no memory, a size that the kernels do not take, or the release's own.
+    pub fn load(release: &Release, options: Options) -> Result<CudaBackend, CudaError> {
+        CudaBackend::make(release.config().clone(), options, |gpu, _, config| {
+            Weights::load(gpu, config, release)
+        })
+    }
+
+    /// Allocates everything, and makes seeded random weights on the device: their answers mean nothing, their speed is that
+    /// of a release of this shape.
+    ///
+    /// # Errors
+    /// As [`CudaBackend::load`].
+    pub fn with_dummy_weights(
+        config: ModelConfig,
+        options: Options,
+        seed: u32,
+    ) -> Result<CudaBackend, CudaError> {
+        CudaBackend::make(config, options, |gpu, kernels, config| {
+            Weights::dummy(gpu, kernels, config, seed)
+        })
+    }
+
+    fn make(
+        config: ModelConfig,
+        options: Options,
+        weights: impl FnOnce(&Gpu, &Kernels, &ModelConfig) -> Result<Weights, CudaError>,
+    ) -> Result<CudaBackend, CudaError> {
+        check_sizes(&config)?;
+        let gpu = Gpu::open(options.ordinal)?;
+        let kernels = Kernels::load(&gpu, options.portable)?;
+        // Smaller items first: what does not fit is then known before the weights are read.
+        let capacity = Capacity {
+            positions: options.capacity.positions.next_multiple_of(CHUNK_ROWS),
+            ..options.capacity
+        };
+        let slots = Slots::new(&gpu, &config, capacity)?;
+        let buffers = Buffers::new(&gpu, &config, capacity)?;
+        let lists = Lists::new(&gpu, capacity)?;
+        let weights = weights(&gpu, &kernels, &config)?;
+        gpu.wait()?;
+        Ok(CudaBackend {
+            graphs: Vec::new(),
+            weights,
+            slots,
+            buffers,
+            lists,
+            kernels,
+            gpu,
+            config,
+            options,
+            rows: 0,
+        })
+    }
+
+    /// The device's name.
+    pub fn device_name(&self) -> &str {
+        self.gpu.name()
+    }
+
+    /// Checks a round against the rules of [`Segment`] and what was reserved.
+    fn check(&self, round: &[Segment<'_>]) {
+        let capacity = self.options.capacity;
+        let rows: usize = round.iter().map(|segment| segment.tokens.len()).sum();
+        assert!(
+            rows <= capacity.rows,
+            "a round of {rows} rows, {} are reserved",
+            capacity.rows
+        );
+        for (index, segment) in round.iter().enumerate() {
+            let (slot, rows) = (segment.slot, segment.tokens.len());
+            assert!(
+                !round[..index].iter().any(|other| other.slot == slot),
+                "{slot:?} is in the round twice"
+            );
+            assert_eq!(
+                segment.start, self.slots.taken[slot.0],
+                "{slot:?} stands at another row"
+            );
+            assert!(
+                rows > 0 && segment.start + rows <= capacity.positions,
+                "{slot:?} is full"
+            );
+            match segment.pass {
+                Pass::Decode => assert_eq!(rows, 1, "a decode segment has one row"),
+                Pass::Prefill => assert!(
+                    segment.start.is_multiple_of(CHUNK_ROWS),
+                    "a piece cuts a chunk"
+                ),
+            }
+            let vocab = self.config.vocab;
+            assert!(
+                segment.tokens.iter().all(|token| (*token as usize) < vocab),
+                "a token is not below {vocab}"
+            );
+        }
+    }
+
+    /// Makes the device the calling thread's.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        self.gpu.bind()
+    }
+
+    /// Queues a round; a profile notes its parts.
+    pub(crate) fn run_round(
+        &mut self,
+        round: &[Segment<'_>],
+        profile: Option<&Profile>,
+    ) -> Result<(), CudaError> {
+        self.check(round);
+        self.gpu.bind()?;
+        let plan = Plan::new(round, self.kernels.attention.tile_rows(&self.slots.shape));
+        self.rows = plan.rows();
+        if self.rows == 0 {
+            return Ok(());
+        }
+        for segment in round {
+            let touched = &mut self.slots.touched[segment.slot.0];
+            *touched = (*touched).max(segment.start + segment.tokens.len());
+        }
+        let lists = self.lists.upload(&self.gpu, &plan)?;
+        let run = Round {
+            gpu: &self.gpu,
+            kernels: &self.kernels,
+            config: &self.config,
+            weights: &self.weights,
+            slots: &self.slots,
+            buffers: &self.buffers,
+            plan: &plan,
+            lists: &lists,
+            profile,
+        };
+        match (plan.decode_form(), profile) {
+            (Some(form), None) => {
+                let known = self.graphs.iter().position(|(other, _)| *other == form);
+                let index = match known {
+                    Some(index) => index,
+                    None => {
+                        let graph = self.gpu.record(|| run.run())?;
+                        if self.graphs.len() == GRAPHS_MAX {
+                            self.graphs.remove(0);
+                        }
+                        self.graphs.push((form, graph));
+                        self.graphs.len() - 1
+                    }
+                };
+                self.gpu.replay(&self.graphs[index].1)?;
+            }
+            _ => run.run()?,
+        }
+        for segment in round {
+            self.slots.taken[segment.slot.0] += segment.tokens.len();
+        }
+        Ok(())
+    }
+
+    fn read_logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), CudaError> {
+        let (hidden, vocab, padded) = (
+            self.config.hidden,
+            self.config.vocab,
+            self.weights.lm_head.outputs,
+        );
+        assert_eq!(out.len(), rows.len() * vocab, "out is [rows, vocab]");
+        assert!(
+            rows.iter().all(|row| *row < self.rows),
+            "a row that was not in the last round"
+        );
+        self.gpu.bind()?;
+        let mut bits = vec![0; rows.len().min(self.buffers.logits_rows()) * padded];
+        for (rows, out) in rows
+            .chunks(self.buffers.logits_rows())
+            .zip(out.chunks_mut(self.buffers.logits_rows() * vocab))
+        {
+            let ids: Vec<i32> = rows
+                .iter()
+                .map(|row| i32::try_from(*row).expect("a row of the round"))
+                .collect();
+            let list = self.lists.picks(&self.gpu, &ids)?;
+            let (picked, logits) = (&self.buffers.picked, &self.buffers.logits);
+            self.kernels
+                .rows
+                .gather(&self.gpu, &self.buffers.normed, &list, picked, hidden)?;
+            let product = Product {
+                x: picked,
+                weight: &self.weights.lm_head.weight,
+                out: logits,
+                rows: rows.len(),
+                inputs: hidden,
+                outputs: padded,
+                swiglu: false,
+            };
+            self.kernels.gemm.run(&self.gpu, product)?;
+            let bits = &mut bits[..rows.len() * padded];
+            self.gpu.download(&logits.part(0..bits.len()), bits)?;
+            for (bits, out) in bits.chunks_exact(padded).zip(out.chunks_exact_mut(vocab)) {
+                widen(&bits[..vocab], out);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Backend for CudaBackend {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.options.capacity
+    }
+
+    fn reset(&mut self, slot: Slot) {
+        // A device that cannot zero memory fails the next round too, which can say so; the slot is then undefined anyway.
+        let _ = self
+            .gpu
+            .bind()
+            .and_then(|()| self.slots.reset(&self.gpu, slot.0));
+    }
+
+    fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect> {
+        Ok(self.run_round(round, None)?)
+    }
+
+    fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
+        assert!(
+            rows.end <= self.rows,
+            "row {} was not in the last round",
+            rows.end
+        );
+        let width = self.config.hidden;
+        assert_eq!(out.len(), rows.len() * width, "out is [rows, hidden]");
+        self.gpu.bind()?;
+        let mut bits = vec![0; out.len()];
+        self.gpu.download(
+            &self
+                .buffers
+                .normed
+                .part(rows.start * width..rows.end * width),
+            &mut bits,
+        )?;
+        widen(&bits, out);
+        Ok(())
+    }
+
+    fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
+        Ok(self.read_logits(rows, out)?)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+        let taken = self.slots.taken[slot.0];
+        assert!(
+            from <= taken && taken.is_multiple_of(CHUNK_ROWS),
+            "{slot:?} does not stand at a chunk"
+        );
+        self.gpu.bind()?;
+        let snapshot = Snapshot::save(&self.gpu, &self.slots, slot.0, from)?;
+        Ok(Saved {
+            rows: snapshot.rows.clone(),
+            bytes: snapshot.bytes(),
+            data: Box::new(snapshot),
+        })
+    }
+
+    fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {
+        assert_eq!(self.slots.taken[slot.0], 0, "{slot:?} is not empty");
+        self.gpu.bind()?;
+        for saved in saved {
+            assert_eq!(
+                saved.rows.start, self.slots.taken[slot.0],
+                "the copies do not follow one another"
+            );
+            let snapshot = saved
+                .data
+                .downcast_ref::<Snapshot>()
+                .expect("the copy is of another backend");
+            snapshot.load(&self.gpu, &mut self.slots, slot.0)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CudaBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaBackend")
+            .field("device", &self.gpu)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// bf16 bits as f32.
+fn widen(bits: &[u16], out: &mut [f32]) {
+    for (bits, out) in bits.iter().zip(out) {
+        *out = f32::from_bits(u32::from(*bits) << 16);
+    }
+}
+
+/// Refuses sizes that the kernels do not take.
+fn check_sizes(config: &ModelConfig) -> Result<(), CudaError> {
+    let (attention, linear) = (&config.attention, &config.linear);
+    let multiples = [
+        (
+            "hidden_size",
+            config.hidden,
+            crate::launch::WIDTH_MAX,
+            "a multiple of 8, at most 8192",
+        ),
+        (
+            "intermediate_size",
+            config.intermediate,
+            usize::MAX,
+            "a multiple of 8",
+        ),
+        (
+            "head_dim",
+            attention.head_dim,
+            256,
+            "a multiple of 8, at most 256",
+        ),
+        (
+            "linear_key_head_dim",
+            linear.key_dim,
+            128,
+            "a multiple of 8, at most 128",
+        ),
+        (
+            "linear_value_head_dim",
+            linear.value_dim,
+            256,
+            "a multiple of 8, at most 256",
+        ),
+    ];
+    for (what, found, most, wanted) in multiples {
+        if !found.is_multiple_of(8) || found > most {
+            return Err(CudaError::Unsupported {
+                what,
+                found,
+                wanted,
+            });
+        }
+    }
+    match linear.conv_kernel {
+        1..=4 => Ok(()),
+        found => Err(CudaError::Unsupported {
+            what: "linear_conv_kernel_dim",
+            found,
+            wanted: "at most 4",
+        }),
+    }
+}

@@ -1,0 +1,438 @@
+//! `descant bench model`: how fast a backbone runs on a GPU, beside the ceilings of the same run.
+//!
+//! A floor is the larger of a part's operations at the rate of the largest product and its bytes at the rate of a copy, both
+//! measured first.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use descant_cuda::{Ceilings, CudaBackend, CudaError, Options, PartTime};
+use descant_model::{Backend, CHUNK_ROWS, Capacity, Pass, Segment, Slot};
+use descant_release::{AttentionConfig, LayerKind, LinearConfig, ModelConfig, Outline};
+
+use crate::args::BenchModel;
+use crate::failure::Failure;
+use crate::load;
+use crate::output::Output;
+
+/// Seed of random weights and tokens.
+const SEED: u32 = 1;
+/// Rows that streams have taken before their next tokens are timed.
+const CONTEXT: usize = 1024;
+/// Steps that are timed for each number of streams.
+const STEPS: usize = 32;
+/// Tokens of the prompts that are run eight a round, and their number.
+const SHORT: usize = 512;
+const SHORT_PROMPTS: usize = 8;
+
+pub(super) fn run(args: &BenchModel) -> Result<(), Failure> {
+    let mut machine = Machine::load(args)?;
+    let mut output = Output::open();
+    output.line(&machine.title)?;
+    let ceilings = machine.backend.ceilings()?;
+    output.line(&format!(
+        "ceilings of this run: product of 8192 x 8192 x 8192 {:.0} TFLOP/s, copy {:.2} TB/s",
+        ceilings.product_tflops, ceilings.copy_tbps
+    ))?;
+    output.line(&machine.prefills(args, ceilings)?)?;
+    output.line(&machine.short_prompts(args)?)?;
+    output.line(&machine.decodes(args)?)?;
+    for &length in &args.lengths {
+        output.line(&machine.parts(length, ceilings)?)?;
+    }
+    for &streams in &args.streams {
+        output.line(&machine.step_parts(streams, ceilings)?)?;
+    }
+    Ok(())
+}
+
+/// A model on a device.
+struct Machine {
+    backend: CudaBackend,
+    title: String,
+}
+
+impl Machine {
+    fn load(args: &BenchModel) -> Result<Machine, Failure> {
+        let longest = args.lengths.iter().copied().max().unwrap_or(0);
+        let streams = args.streams.iter().copied().max().unwrap_or(0);
+        let slots = streams.max(SHORT_PROMPTS);
+        let positions = longest
+            .max(CONTEXT + 2 * STEPS)
+            .next_multiple_of(CHUNK_ROWS);
+        let rows = args
+            .max_rows
+            .next_multiple_of(CHUNK_ROWS)
+            .max(SHORT * SHORT_PROMPTS);
+        let capacity = Capacity {
+            slots,
+            positions,
+            rows,
+        };
+        let options = Options {
+            ordinal: args.cuda,
+            capacity,
+            portable: false,
+        };
+        let start = Instant::now();
+        let (backend, what) = match &args.dummy_weights {
+            Some(shape) => {
+                let backend = CudaBackend::with_dummy_weights(self::shape(shape)?, options, SEED)?;
+                (
+                    backend,
+                    format!("{shape} with DUMMY WEIGHTS (seed {SEED}; its answers mean nothing)"),
+                )
+            }
+            None => {
+                let place = load::place(args.model.model.as_deref())?;
+                let release = place.release(args.model.clef.clef.as_deref())?;
+                (CudaBackend::load(&release, options)?, place.to_string())
+            }
+        };
+        let title = format!(
+            "{}: {what}, ready in {:.1} s",
+            backend.device_name(),
+            start.elapsed().as_secs_f64()
+        );
+        Ok(Machine { backend, title })
+    }
+
+    /// Runs a prompt from an empty slot, in pieces, and waits for its last row.
+    fn prompt(&mut self, slot: Slot, tokens: &[u32]) -> Result<(), Failure> {
+        self.backend.reset(slot);
+        let piece = self.piece();
+        for (index, tokens) in tokens.chunks(piece).enumerate() {
+            self.backend
+                .run(&[prefill(slot, index * piece, tokens)])
+                .map_err(device)?;
+        }
+        let last = (tokens.len() - 1) % piece;
+        let mut row = vec![0.0; self.backend.config().hidden];
+        self.backend
+            .hidden(last..last + 1, &mut row)
+            .map_err(device)
+    }
+
+    fn piece(&self) -> usize {
+        self.backend.capacity().rows / CHUNK_ROWS * CHUNK_ROWS
+    }
+
+    fn tokens(&self, count: usize) -> Vec<u32> {
+        let vocab = self.backend.config().vocab as u64;
+        // Knuth's multiplier over the index: any ids will do.
+        let token = |index: usize| {
+            ((index as u64 + 1).wrapping_mul(6_364_136_223_846_793_005) >> 33) % vocab
+        };
+        (0..count)
+            .map(|index| u32::try_from(token(index)).expect("below the vocabulary"))
+            .collect()
+    }
+
+    fn prefills(&mut self, args: &BenchModel, ceilings: Ceilings) -> Result<String, Failure> {
+        let mut text = format!(
+            "{:<10}{:>12}{:>22}{:>12}{:>8}",
+            "prompt", "median ms", "(min-max, n)", "floor ms", "share"
+        );
+        for &length in &args.lengths {
+            let tokens = self.tokens(length);
+            let times = timed(args.runs, || self.prompt(Slot(0), &tokens))?;
+            let floor = floor_ms(self.backend.config(), length, ceilings);
+            let _ = write!(
+                text,
+                "\n{length:<10}{:>12.2}{:>22}{floor:>12.2}{:>7.0}%",
+                times.median,
+                times.range(),
+                100.0 * floor / times.median
+            );
+        }
+        Ok(text)
+    }
+
+    fn short_prompts(&mut self, args: &BenchModel) -> Result<String, Failure> {
+        let tokens = self.tokens(SHORT);
+        let times = timed(args.runs, || {
+            (0..SHORT_PROMPTS).for_each(|slot| self.backend.reset(Slot(slot)));
+            let round: Vec<Segment<'_>> = (0..SHORT_PROMPTS)
+                .map(|slot| prefill(Slot(slot), 0, &tokens))
+                .collect();
+            self.backend.run(&round).map_err(device)?;
+            let mut row = vec![0.0; self.backend.config().hidden];
+            self.backend.hidden(0..1, &mut row).map_err(device)
+        })?;
+        Ok(format!(
+            "{SHORT_PROMPTS} prompts of {SHORT} in a round: {:.2} ms {}, {:.1} prompts a second",
+            times.median,
+            times.range(),
+            SHORT_PROMPTS as f64 * 1e3 / times.median
+        ))
+    }
+
+    fn decodes(&mut self, args: &BenchModel) -> Result<String, Failure> {
+        let tokens = self.tokens(CONTEXT);
+        let mut text = format!(
+            "{:<10}{:>12}{:>22}{:>12}",
+            "streams", "step ms", "(min-max, n)", "tokens/s"
+        );
+        for &streams in &args.streams {
+            for slot in 0..streams {
+                self.prompt(Slot(slot), &tokens)?;
+            }
+            let (vocab, rows): (usize, Vec<usize>) =
+                (self.backend.config().vocab, (0..streams).collect());
+            let (mut logits, mut at) = (vec![0.0; streams * vocab], CONTEXT);
+            let times = timed(STEPS, || {
+                let round: Vec<Segment<'_>> =
+                    (0..streams).map(|slot| decode(slot, at, &tokens)).collect();
+                self.backend.run(&round).map_err(device)?;
+                at += 1;
+                self.backend.logits(&rows, &mut logits).map_err(device)
+            })?;
+            let _ = write!(
+                text,
+                "\n{streams:<10}{:>12.2}{:>22}{:>12.0}",
+                times.median,
+                times.range(),
+                streams as f64 * 1e3 / times.median
+            );
+        }
+        text.push_str(&format!(
+            "\n(after {CONTEXT} rows, with the logits of every stream copied to the host)"
+        ));
+        Ok(text)
+    }
+
+    /// The parts of a prompt, each with its floor.
+    fn parts(&mut self, length: usize, ceilings: Ceilings) -> Result<String, Failure> {
+        let (tokens, piece) = (self.tokens(length), self.piece());
+        self.backend.reset(Slot(0));
+        let mut parts: Vec<PartTime> = Vec::new();
+        for (index, tokens) in tokens.chunks(piece).enumerate() {
+            for part in self
+                .backend
+                .run_in_parts(&[prefill(Slot(0), index * piece, tokens)])?
+            {
+                match parts.iter_mut().find(|other| other.name == part.name) {
+                    Some(sum) => {
+                        (sum.count, sum.ms) = (sum.count + part.count, sum.ms + part.ms);
+                        (sum.flop, sum.bytes) = (sum.flop + part.flop, sum.bytes + part.bytes);
+                    }
+                    None => parts.push(part),
+                }
+            }
+        }
+        Ok(table(
+            &format!("parts of a prompt of {length}"),
+            parts,
+            ceilings,
+        ))
+    }
+
+    /// The parts of a step of some streams, without their logits.
+    fn step_parts(&mut self, streams: usize, ceilings: Ceilings) -> Result<String, Failure> {
+        let tokens = self.tokens(CONTEXT);
+        for slot in 0..streams {
+            self.prompt(Slot(slot), &tokens)?;
+        }
+        let round: Vec<Segment<'_>> = (0..streams)
+            .map(|slot| decode(slot, CONTEXT, &tokens))
+            .collect();
+        let parts = self.backend.run_in_parts(&round)?;
+        Ok(table(
+            &format!("parts of a step of {streams}"),
+            parts,
+            ceilings,
+        ))
+    }
+}
+
+/// Parts with their floors, the longest first.
+fn table(title: &str, mut parts: Vec<PartTime>, ceilings: Ceilings) -> String {
+    parts.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    let all: f64 = parts.iter().map(|part| part.ms).sum();
+    let mut text = format!(
+        "{title:<34}{:>7}{:>10}{:>8}{:>10}{:>10}{:>9}",
+        "times", "ms", "share", "floor ms", "reached", "TFLOP/s"
+    );
+    for part in &parts {
+        let by_work = part.flop / ceilings.product_tflops;
+        let floor = by_work.max(part.bytes / ceilings.copy_tbps) / 1e9;
+        let _ = write!(
+            text,
+            "\n{:<34}{:>7}{:>10.2}{:>7.1}%{floor:>10.2}{:>9.0}%{:>9.0}",
+            part.name,
+            part.count,
+            part.ms,
+            100.0 * part.ms / all,
+            100.0 * floor / part.ms,
+            part.flop / part.ms / 1e9
+        );
+    }
+    let _ = write!(
+        text,
+        "\n{:<34}{:>7}{all:>10.2}",
+        "all parts, timed one by one", ""
+    );
+    text
+}
+
+fn decode(slot: usize, at: usize, tokens: &[u32]) -> Segment<'_> {
+    Segment {
+        slot: Slot(slot),
+        start: at,
+        tokens: &tokens[slot..=slot],
+        pass: Pass::Decode,
+    }
+}
+
+fn prefill(slot: Slot, start: usize, tokens: &[u32]) -> Segment<'_> {
+    Segment {
+        slot,
+        start,
+        tokens,
+        pass: Pass::Prefill,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn device(defect: descant_model::Defect) -> Failure {
+    Failure::Cuda(CudaError::Driver {
+        what: "a round",
+        message: defect.to_string(),
+    })
+}
+
+/// Times of some runs, in milliseconds.
+struct Times {
+    median: f64,
+    min: f64,
+    max: f64,
+    runs: usize,
+}
+
+impl Times {
+    fn range(&self) -> String {
+        format!("({:.2}-{:.2}, {})", self.min, self.max, self.runs)
+    }
+}
+
+/// Times runs by the clock, after two that are not counted.
+fn timed(runs: usize, mut run: impl FnMut() -> Result<(), Failure>) -> Result<Times, Failure> {
+    run()?;
+    run()?;
+    let mut times = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        let start = Instant::now();
+        run()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Times {
+        median: times[runs / 2],
+        min: times[0],
+        max: times[runs - 1],
+        runs,
+    })
+}
+
+/// The least time that a prompt can take: its operations at the rate of the largest product, or its weights' bytes at that of a
+/// copy.
+fn floor_ms(config: &ModelConfig, length: usize, ceilings: Ceilings) -> f64 {
+    let (attention, linear) = (&config.attention, &config.linear);
+    let (queries, keys) = (
+        attention.heads * attention.head_dim,
+        attention.kv_heads * attention.head_dim,
+    );
+    let values = linear.value_heads * linear.value_dim;
+    let (mut weights, mut flop) = (0.0, 0.0);
+    for kind in &config.layers {
+        let mixer = match kind {
+            LayerKind::FullAttention => 3 * queries + 2 * keys,
+            LayerKind::LinearAttention => {
+                linear.conv_channels() + 2 * values + 2 * linear.value_heads
+            }
+        };
+        weights += (config.hidden * (mixer + 3 * config.intermediate)) as f64;
+        let rows = length as f64;
+        flop += match kind {
+            LayerKind::FullAttention => 2.0 * queries as f64 * rows * rows,
+            // Keys and queries with keys and with the state, values with both squares, the state's update: of 64 rows.
+            LayerKind::LinearAttention => {
+                let head = 4 * 64 * linear.key_dim
+                    + 4 * 64 * linear.value_dim
+                    + 6 * linear.key_dim * linear.value_dim;
+                rows * (linear.value_heads * head) as f64
+            }
+        };
+    }
+    flop += 2.0 * weights * length as f64;
+    (flop / ceilings.product_tflops).max(2.0 * weights / ceilings.copy_tbps) / 1e9
+}
+
+/// A model's sizes by a name or a directory.
+fn shape(name: &str) -> Result<ModelConfig, Failure> {
+    match name {
+        "clef-flash" => Ok(clef([4096, 12_288, 32], [16, 4], 32)),
+        "clef" => Ok(clef([5120, 17_408, 64], [24, 4], 48)),
+        directory => Ok(Outline::open(Path::new(directory), None)?.config),
+    }
+}
+
+/// The two published shapes, which share most sizes.
+fn clef(
+    [hidden, intermediate, layers]: [usize; 3],
+    [heads, kv_heads]: [usize; 2],
+    value_heads: usize,
+) -> ModelConfig {
+    let kind = |layer: usize| match layer % 4 {
+        3 => LayerKind::FullAttention,
+        _ => LayerKind::LinearAttention,
+    };
+    ModelConfig {
+        hidden,
+        intermediate,
+        vocab: 248_320,
+        layers: (0..layers).map(kind).collect(),
+        attention: AttentionConfig {
+            heads,
+            kv_heads,
+            head_dim: 256,
+            rotary_dims: 64,
+            rope_theta: 1e7,
+            mrope_section: [11, 11, 10],
+        },
+        linear: LinearConfig {
+            key_heads: 16,
+            value_heads,
+            key_dim: 128,
+            value_dim: 128,
+            conv_kernel: 4,
+        },
+        norm_eps: 1e-6,
+        tied: false,
+        positions_max: 262_144,
+        eos: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published numbers: linear maps of 13.84 and 48.70 GFLOP a token.
+    #[test]
+    fn shapes_are_the_published_ones() {
+        let ceilings = Ceilings {
+            product_tflops: 1.0,
+            copy_tbps: 1e9,
+        };
+        for (name, gflop) in [("clef-flash", 13.84), ("clef", 48.70)] {
+            let found = floor_ms(&shape(name).unwrap(), 64, ceilings) / 64.0;
+            // The mixers add a little to the linear maps.
+            assert!(
+                found > gflop && found < gflop * 1.02,
+                "{name}: {found} GFLOP a token"
+            );
+        }
+    }
+}
