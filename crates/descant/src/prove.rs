@@ -77,6 +77,7 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
     let room = Room {
         slots: SLOTS,
         rows,
+        rows_asked: true,
         cache_mb: args.cache_mb,
         chats: true,
         // A slot has at least as many rows as a round.
