@@ -67,7 +67,7 @@ fn plain(rig: &Rig, head: &dyn Head, encoded: &Arc<Encoded>) -> Result<Logits, D
         device.run(&[whole])?;
         let mut hidden = vec![0.0; encoded.ids.len() * device.config().hidden];
         device.hidden(0..encoded.ids.len(), &mut hidden)?;
-        Ok(hidden)
+        Ok::<_, Defect>(hidden)
     })?;
     let mut run = head.begin(Arc::clone(encoded));
     run.absorb(0, &hidden)?;
