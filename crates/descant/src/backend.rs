@@ -225,9 +225,11 @@ fn load_backend(
 
 /// The device and the precision of its activations, as receipts and figures name them.
 pub(crate) fn name(compute: &Compute) -> String {
-    match compute.precision {
-        args::Precision::Bf16 => "cpu bf16".to_owned(),
-        args::Precision::F32 => "cpu f32".to_owned(),
+    // A GPU that cannot be used is reported when the model is loaded.
+    match (On::of(compute).unwrap_or(On::Cpu), precision(compute)) {
+        (On::Cpu, Precision::Bf16) => "cpu bf16".to_owned(),
+        (On::Cpu, Precision::F32) => "cpu f32".to_owned(),
+        (On::Cuda(_), _) => "cuda bf16".to_owned(),
     }
 }
 
