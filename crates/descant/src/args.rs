@@ -3,6 +3,7 @@
     rustdoc::broken_intra_doc_links,
     reason = "these comments are help texts, in which brackets mean optional"
 )]
+#![allow(rustdoc::bare_urls, reason = "these comments are help texts")]
 
 mod bench;
 mod many;
