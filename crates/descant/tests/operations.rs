@@ -279,9 +279,16 @@ fn a_receipt_is_verified_and_a_forged_one_is_not() {
     let verify = |receipt: &Value, body: &str, more: &[&str]| {
         fs::write(&file, to_json(receipt)).unwrap();
         fs::write(&request, body).unwrap();
+        // The model of `SERVER`, unless another is named.
+        let served = repository("models/tiny-random");
+        let named: &[&str] = if more.is_empty() {
+            &["-m", served.to_str().unwrap()]
+        } else {
+            more
+        };
         let args = [
             &["verify", file.to_str().unwrap(), request.to_str().unwrap()],
-            more,
+            named,
         ]
         .concat();
         let output = run(&args, b"");
