@@ -134,6 +134,18 @@ fn the_figures_tell_what_happened() {
         assert_eq!(server.decide(body.as_bytes()).status, status);
     }
     get(&server, "/nothing");
+    for stream in ["false", "true"] {
+        let chat = format!(
+            r#"{{"messages": [{{"role": "user", "content": "A lamp?"}}], "max_tokens": 3, "ignore_eos": true, "stream": {stream}}}"#
+        );
+        let mut connection = server.connect();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{chat}",
+            chat.len()
+        );
+        connection.send(head.as_bytes()).unwrap();
+        assert!(connection.rest().unwrap().starts_with(b"HTTP/1.1 200"));
+    }
     let reply = get(&server, "/metrics");
     let kind = reply.header("content-type").unwrap();
     assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
@@ -159,7 +171,10 @@ fn the_figures_tell_what_happened() {
         ("descant_decisions_total", 2.0),
         (r#"descant_questions_total{type="noul"}"#, 2.0),
         ("descant_engine_seconds_count", 2.0),
-        (r#"descant_jobs_total{end="answered"}"#, 2.0),
+        (r#"descant_jobs_total{end="answered"}"#, 4.0),
+        (r#"descant_texts_total{end="length"}"#, 2.0),
+        (r#"descant_text_tokens_total{kind="completion"}"#, 6.0),
+        ("descant_first_token_seconds_count", 2.0),
         ("descant_ready", 1.0),
         ("descant_slots", 4.0),
         ("descant_http_requests_in_flight", 1.0),
@@ -169,8 +184,11 @@ fn the_figures_tell_what_happened() {
     for sample in [
         "descant_prompt_tokens_total",
         "descant_rounds_total",
-        "descant_round_seconds_total",
-        "descant_head_seconds_total",
+        "descant_round_seconds_sum",
+        "descant_round_seconds_count",
+        "descant_head_seconds_sum",
+        "descant_head_seconds_count",
+        r#"descant_text_tokens_total{kind="prompt"}"#,
         r#"descant_rows_total{pass="prefill"}"#,
     ] {
         assert!(figure(&page, sample) > 0.0, "{sample}");

@@ -36,6 +36,7 @@ mod settings;
 mod slots;
 mod stats;
 mod ticket;
+mod times;
 
 pub use budget::{Advice, BudgetFlag, BudgetItem, OverBudget, budget_total, check_budget};
 pub use engine::{Engine, GenerateOptions, Handle, JobOptions, StartError};
@@ -46,3 +47,4 @@ pub use stats::{Health, Stats};
 pub use ticket::{
     Decided, FinishReason, Finished, HiddenRows, HiddenStream, StreamItem, Ticket, TokenStream,
 };
+pub use times::Times;

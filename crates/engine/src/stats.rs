@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::times::Times;
+
 /// Whether rounds succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Health {
@@ -38,8 +40,12 @@ pub struct Stats {
     pub rounds_failed: u64,
     /// Time spent in rounds.
     pub round_time: Duration,
+    /// The same, round by round.
+    pub round_times: Times,
     /// Time that the head's threads worked, added up.
     pub head_time: Duration,
+    /// The same, turn by turn: a decision has a turn whenever rows of it are there.
+    pub head_times: Times,
     /// Prompt rows run.
     pub prefill_rows: u64,
     /// Chat rows run, a token each.

@@ -4,29 +4,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use descant_decision::{Kind, Record};
-use descant_engine::{Decided, Health, Stats};
+use descant_engine::{Decided, Health, Stats, Times};
 
 use crate::error::Refused;
 
-/// Upper bounds of the buckets of times, in seconds.
-const SECONDS: [f64; 14] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
-];
-
-/// The figures of one server.
-#[derive(Debug, Default)]
-pub(crate) struct Metrics(Mutex<Figures>);
+/// The figures of one server. Copies are of the same figures.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metrics(Arc<Mutex<Figures>>);
 
 #[derive(Debug, Default)]
 struct Figures {
     /// Replies by route and status.
     replies: BTreeMap<(&'static str, u16), u64>,
     /// Times of requests by route.
-    times: BTreeMap<&'static str, Histogram>,
+    times: BTreeMap<&'static str, Times>,
     /// Refusals by code.
     refusals: BTreeMap<&'static str, u64>,
     in_flight: u64,
@@ -37,17 +32,14 @@ struct Figures {
     prompt_tokens: u64,
     truncated_tokens: u64,
     cached_tokens: u64,
-    queue: Histogram,
-    engine: Histogram,
-}
-
-/// Times, counted in buckets.
-#[derive(Clone, Debug, Default)]
-struct Histogram {
-    /// One bucket for each of [`SECONDS`], none of them in another.
-    buckets: [u64; SECONDS.len()],
-    count: u64,
-    sum: f64,
+    queue: Times,
+    engine: Times,
+    /// Texts by how they ended.
+    texts: BTreeMap<&'static str, u64>,
+    text_prompt_tokens: u64,
+    text_cached_tokens: u64,
+    text_tokens: u64,
+    first_token: Times,
 }
 
 /// Something that is at hand; no longer when dropped.
@@ -61,6 +53,21 @@ pub(crate) struct AtHand<'a> {
 enum What {
     Connection,
     Request,
+}
+
+/// A text that was generated, or not to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text {
+    /// Why it ended, or the code of the refusal that ended it.
+    pub(crate) outcome: &'static str,
+    /// Tokens of its prompt.
+    pub(crate) prompt: usize,
+    /// Of these, taken from the state cache.
+    pub(crate) cached: usize,
+    /// Tokens of its own.
+    pub(crate) tokens: usize,
+    /// Time from the order to the first of them, if there was one.
+    pub(crate) first_token: Option<Duration>,
 }
 
 /// Tokens of a decision.
@@ -128,12 +135,25 @@ impl Metrics {
         }
     }
 
+    /// Notes a text.
+    pub(crate) fn told(&self, text: &Text) {
+        let mut figures = self.figures();
+        *figures.texts.entry(text.outcome).or_default() += 1;
+        figures.text_prompt_tokens += text.prompt as u64;
+        figures.text_cached_tokens += text.cached as u64;
+        figures.text_tokens += text.tokens as u64;
+        if let Some(time) = text.first_token {
+            figures.first_token.note(time);
+        }
+    }
+
     /// The page.
     pub(crate) fn page(&self, now: &Now<'_>) -> String {
         let figures = self.figures();
         let mut page = Page::default();
         page.server(&figures, now);
         page.decisions(&figures);
+        page.texts(&figures);
         if let Some(stats) = now.stats {
             page.engine(stats);
         }
@@ -162,17 +182,6 @@ impl Figures {
             What::Connection => &mut self.connections,
             What::Request => &mut self.in_flight,
         }
-    }
-}
-
-impl Histogram {
-    fn note(&mut self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        if let Some(bucket) = SECONDS.iter().position(|bound| seconds <= *bound) {
-            self.buckets[bucket] += 1;
-        }
-        self.count += 1;
-        self.sum += seconds;
     }
 }
 
@@ -289,6 +298,35 @@ impl Page {
         self.histogram("descant_engine_seconds", &[], &figures.engine);
     }
 
+    fn texts(&mut self, figures: &Figures) {
+        self.family(
+            "descant_texts_total",
+            "counter",
+            "Texts that were generated, by why they ended.",
+        );
+        for (end, count) in &figures.texts {
+            self.sample("descant_texts_total", &[("end", end)], count);
+        }
+        self.family(
+            "descant_text_tokens_total",
+            "counter",
+            "Tokens of chat and completions: of prompts, of these from the state cache, and generated.",
+        );
+        for (kind, count) in [
+            ("prompt", figures.text_prompt_tokens),
+            ("cached", figures.text_cached_tokens),
+            ("completion", figures.text_tokens),
+        ] {
+            self.sample("descant_text_tokens_total", &[("kind", kind)], count);
+        }
+        self.family(
+            "descant_first_token_seconds",
+            "histogram",
+            "Time of texts between their order and their first token.",
+        );
+        self.histogram("descant_first_token_seconds", &[], &figures.first_token);
+    }
+
     #[expect(clippy::too_many_lines, reason = "a list")]
     fn engine(&mut self, stats: &Stats) {
         let healthy = u8::from(stats.health == Health::Good);
@@ -358,18 +396,14 @@ impl Page {
             "Rounds that the device failed.",
             stats.rounds_failed,
         );
-        self.one(
-            "descant_round_seconds_total",
-            "counter",
-            "Time spent in rounds.",
-            stats.round_time.as_secs_f64(),
+        self.family("descant_round_seconds", "histogram", "Times of rounds.");
+        self.histogram("descant_round_seconds", &[], &stats.round_times);
+        self.family(
+            "descant_head_seconds",
+            "histogram",
+            "Times of the turns of decisions in the head.",
         );
-        self.one(
-            "descant_head_seconds_total",
-            "counter",
-            "Time that the head's threads worked.",
-            stats.head_time.as_secs_f64(),
-        );
+        self.histogram("descant_head_seconds", &[], &stats.head_times);
         self.family("descant_rows_total", "counter", "Rows run, by pass.");
         self.sample(
             "descant_rows_total",
@@ -430,21 +464,20 @@ impl Page {
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
-    fn histogram(&mut self, name: &str, labels: Labels<'_>, times: &Histogram) {
+    fn histogram(&mut self, name: &str, labels: Labels<'_>, times: &Times) {
         let bucket = format!("{name}_bucket");
-        let mut below = 0;
-        for (bound, count) in SECONDS.iter().zip(times.buckets) {
-            below += count;
-            let bound = bound.to_string();
+        for (bound, count) in times.up_to() {
+            let bound = bound.as_secs_f64().to_string();
             self.sample(
                 &bucket,
                 &[labels, &[("le", bound.as_str())]].concat(),
-                below,
+                count,
             );
         }
-        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), times.count);
-        self.sample(&format!("{name}_sum"), labels, times.sum);
-        self.sample(&format!("{name}_count"), labels, times.count);
+        let count = times.count();
+        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), count);
+        self.sample(&format!("{name}_sum"), labels, times.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), labels, count);
     }
 
     fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
@@ -523,6 +556,15 @@ mod tests {
             truncated: 7,
         };
         metrics.decided(&record, tokens, &[decided.clone(), decided]);
+        for (outcome, first_token) in [("stop", Some(second)), ("cancelled", None)] {
+            metrics.told(&Text {
+                outcome,
+                prompt: 70,
+                cached: 64,
+                tokens: 5,
+                first_token,
+            });
+        }
         let text = page(&metrics, None);
         for (sample, wanted) in [
             (
@@ -569,18 +611,35 @@ mod tests {
             (r#"descant_engine_seconds_bucket{le="60"}"#, 0.0),
             (r#"descant_engine_seconds_bucket{le="+Inf"}"#, 2.0),
             ("descant_engine_seconds_count", 2.0),
+            (r#"descant_texts_total{end="stop"}"#, 1.0),
+            (r#"descant_texts_total{end="cancelled"}"#, 1.0),
+            (r#"descant_text_tokens_total{kind="prompt"}"#, 140.0),
+            (r#"descant_text_tokens_total{kind="cached"}"#, 128.0),
+            (r#"descant_text_tokens_total{kind="completion"}"#, 10.0),
+            (r#"descant_first_token_seconds_bucket{le="0.5"}"#, 0.0),
+            (r#"descant_first_token_seconds_bucket{le="1"}"#, 1.0),
+            ("descant_first_token_seconds_count", 1.0),
         ] {
             assert!((value(&text, sample) - wanted).abs() < 1e-12, "{sample}");
         }
         assert!(!text.contains("descant_rounds_total"));
         drop((connection, request));
-        let text = page(
-            &metrics,
-            Some(&Stats {
-                rounds: 5,
-                ..Stats::default()
-            }),
-        );
+        let mut stats = Stats {
+            rounds: 5,
+            ..Stats::default()
+        };
+        stats.round_times.note(Duration::from_millis(7));
+        stats.head_times.note(Duration::from_millis(20));
+        let text = page(&metrics, Some(&stats));
+        for (sample, wanted) in [
+            (r#"descant_round_seconds_bucket{le="0.005"}"#, 0.0),
+            (r#"descant_round_seconds_bucket{le="0.01"}"#, 1.0),
+            ("descant_round_seconds_sum", 0.007),
+            (r#"descant_head_seconds_bucket{le="0.01"}"#, 0.0),
+            ("descant_head_seconds_count", 1.0),
+        ] {
+            assert!((value(&text, sample) - wanted).abs() < 1e-12, "{sample}");
+        }
         assert!((value(&text, "descant_http_connections")).abs() < 1e-12);
         assert!((value(&text, "descant_http_requests_in_flight")).abs() < 1e-12);
         assert!((value(&text, "descant_rounds_total") - 5.0).abs() < 1e-12);

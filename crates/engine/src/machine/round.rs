@@ -74,6 +74,7 @@ impl Machine {
         self.chat_share.note(round, took);
         self.stats.rounds += 1;
         self.stats.round_time += took;
+        self.stats.round_times.note(took);
         self.stats.prefill_rows += round.prompt_rows() as u64;
         self.stats.decode_rows += round.streams.len() as u64;
         if round.pieces.is_empty() {

@@ -35,6 +35,7 @@ impl Machine {
     pub(super) fn hear(&mut self, out: HeadOut) {
         let id = out.job;
         self.stats.head_time += out.took;
+        self.stats.head_times.note(out.took);
         self.keep(id, out.copies);
         match out.outcome {
             HeadOutcome::Done(logits) => self.answer(id, logits),

@@ -80,8 +80,7 @@ impl Generation {
                 return Err(refused);
             }
         };
-        self.journal.usage.cached = cached;
-        self.journal.usage.completion = self.teller.count();
+        self.journal.count(cached, self.teller.count());
         if let Some(end) = told.end {
             self.stream = None;
             self.journal.ended(end);
@@ -98,7 +97,7 @@ impl Generation {
         while all.end.is_none() {
             all.append(self.next().await?);
         }
-        Ok(letterhead.whole(&all, self.journal.usage))
+        Ok(letterhead.whole(&all, self.journal.usage()))
     }
 }
 
@@ -128,7 +127,7 @@ impl Events {
         self.calls += told.calls.len();
         if told.end.is_some() {
             if self.letterhead.tells_usage {
-                let usage = self.letterhead.usage_part(self.generation.journal.usage);
+                let usage = self.letterhead.usage_part(self.generation.journal.usage());
                 self.say(&usage);
             }
             self.ready.push_back(DONE);

@@ -1,31 +1,49 @@
-//! A generated text's line in the log: counts and times, none of its words.
+//! What is written down of a generated text, in the log and in the figures: counts and times, none of its words.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::chat::form::Usage;
 use crate::chat::teller::End;
+use crate::metrics::{Metrics, Text};
 use crate::request_id::RequestId;
 
-/// Writes the line when it is dropped, so that a text whose client left has one too.
+/// Written down when it is dropped, so that a text whose client left is there, too.
 #[derive(Debug)]
 pub(crate) struct Journal {
     id: RequestId,
+    metrics: Metrics,
     started: Instant,
-    pub(crate) usage: Usage,
+    first_token: Option<Duration>,
+    usage: Usage,
     outcome: &'static str,
 }
 
 impl Journal {
-    pub(crate) fn new(id: RequestId, prompt_tokens: usize) -> Journal {
+    pub(crate) fn new(id: RequestId, metrics: Metrics, prompt_tokens: usize) -> Journal {
         Journal {
             id,
+            metrics,
             started: Instant::now(),
+            first_token: None,
             usage: Usage {
                 prompt: prompt_tokens,
                 ..Usage::default()
             },
             outcome: "cancelled",
         }
+    }
+
+    /// Notes how far the text is.
+    pub(crate) fn count(&mut self, cached: usize, completion: usize) {
+        if completion > 0 && self.first_token.is_none() {
+            self.first_token = Some(self.started.elapsed());
+        }
+        self.usage.cached = cached;
+        self.usage.completion = completion;
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage
     }
 
     pub(crate) fn ended(&mut self, end: End) {
@@ -44,6 +62,13 @@ impl Drop for Journal {
             cached,
             completion,
         } = self.usage;
+        self.metrics.told(&Text {
+            outcome: self.outcome,
+            prompt,
+            cached,
+            tokens: completion,
+            first_token: self.first_token,
+        });
         tracing::info!(
             id = %self.id,
             prompt_tokens = prompt,

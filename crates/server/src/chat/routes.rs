@@ -76,7 +76,7 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
         tells_usage: terms.streams && terms.tells_usage,
     };
     let options = desk.options(&terms, constraint, time.job()?);
-    let journal = Journal::new(id, prompt.len());
+    let journal = Journal::new(id, hall.metrics.clone(), prompt.len());
     let engine = &setup.engine;
     // Whoever drops the stream, because the client has left, cancels the job.
     let stream = engine.generate(prompt, options).map_err(refused)?;
