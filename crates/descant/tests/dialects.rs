@@ -324,16 +324,15 @@ fn system_one_bodies_are_answered_on_every_path_for_them() {
     }
 }
 
-#[test]
-fn sglang_decisions_are_answered_by_id() {
-    let body = answered(&post(
-        "/v1/decisions",
-        r#"{"model": "clef-flash", "input": "The lamp is broken.", "questions": [
+const SGLANG: &str = r#"{"model": "clef-flash", "input": "The lamp is broken.", "questions": [
             {"id": "broken", "type": "yes_no", "question": "Is the lamp broken?"},
             {"id": "room", "type": "choice", "question": "Where?", "options": [{"name": "kitchen"}, {"name": "attic", "description": "Under the roof"}, {"name": "hall"}]},
             {"id": "harm", "type": "score", "question": "How bad?", "levels": ["None", "Some", "Much"]}],
-            "temperature": 1.0, "prompt_format_version": 1}"#,
-    ));
+            "temperature": 1.0, "prompt_format_version": 1}"#;
+
+#[test]
+fn sglang_decisions_are_answered_by_id() {
+    let body = answered(&post("/v1/decisions", SGLANG));
     let own = unrounded();
     assert_eq!(at(&body, &["object"]).as_str(), Some("decisions"));
     assert_eq!(
@@ -632,6 +631,7 @@ fn every_kind_of_reply_is_of_its_type() {
         &LAMP.replace("clef-flash", "jev-latest"),
     ));
     let _: wire::DecisionsReply = typed(&post("/v1/decisions", OPENAI));
+    let _: wire::SgLangReply = typed(&post("/v1/decisions", SGLANG));
     let run = "/client/v4/accounts/a/ai/run/clef";
     let _: wire::Envelope = typed(&post(run, LAMP));
     let refused: wire::Envelope = typed(&post(run, "{"));
@@ -648,6 +648,38 @@ fn every_kind_of_reply_is_of_its_type() {
     // And the requests against the types.
     let _: wire::SystemOneRequest = serde_json::from_str(LAMP).unwrap();
     let _: wire::DecisionsRequest = serde_json::from_str(OPENAI).unwrap();
+    let _: wire::SgLangRequest = serde_json::from_str(SGLANG).unwrap();
+}
+
+#[test]
+fn every_kind_of_text_is_of_its_type() {
+    let chat = r#"{"messages": [{"role": "user", "content": "A lamp?"}], "max_tokens": 3, "logprobs": true, "top_logprobs": 2}"#;
+    let reply: wire::ChatReply = typed(&post("/v1/chat/completions", chat));
+    let logprobs = reply.choices[0].logprobs.as_ref().unwrap();
+    assert_eq!(logprobs.content[0].top_logprobs.len(), 2);
+    let _: wire::ChatRequest = serde_json::from_str(chat).unwrap();
+    let completion = r#"{"prompt": "A lamp", "max_tokens": 3, "logprobs": 2, "stop": "x"}"#;
+    let reply: wire::CompletionReply = typed(&post("/v1/completions", completion));
+    assert!(reply.choices[0].logprobs.is_some());
+    let _: wire::CompletionRequest = serde_json::from_str(completion).unwrap();
+    for body in [
+        r#"{"prompt": "A lamp"}"#,
+        r#"{"content": "A lamp", "with_pieces": true}"#,
+        r#"{"messages": [{"role": "user", "content": "A lamp"}]}"#,
+    ] {
+        let reply: wire::TokenizeReply = typed(&post("/tokenize", body));
+        assert_eq!(reply.count as usize, reply.tokens.len());
+        let _: wire::TokenizeRequest = serde_json::from_str(body).unwrap();
+    }
+    let _: wire::DetokenizeReply = typed(&post("/detokenize", r#"{"tokens": [1, 2]}"#));
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/tokenize",
+        "/detokenize",
+    ] {
+        let _: wire::OpenAiErrorReply = typed(&post(path, "{}"));
+    }
 }
 
 #[test]
@@ -666,7 +698,7 @@ fn the_document_names_what_is_there() {
             )
         })
         .collect();
-    assert!(paths.len() >= 8, "{paths:?}");
+    assert_eq!(paths.len(), 13, "{paths:?}");
     for (path, methods) in paths {
         let path = path
             .replace("{account}", "a")

@@ -198,6 +198,45 @@ impl Refused {
         }
     }
 
+    /// One of each kind, for the document.
+    pub(crate) fn kinds() -> [Refused; 23] {
+        let text = String::new;
+        [
+            Refused::BodyEncoding { found: text() },
+            Refused::BodyForm { fault: "" },
+            Refused::BodyIncomplete,
+            Refused::BodySlow { waited_s: 0 },
+            Refused::BodyTooBig { allowed_bytes: 0 },
+            Refused::BodyUndecodable { encoding: "" },
+            Refused::Busy { retry_after_ms: 0 },
+            Refused::Closing,
+            Refused::Deadline,
+            Refused::Defect { message: text() },
+            Refused::Faults(Vec::new()),
+            Refused::Header {
+                name: "",
+                wanted: "",
+            },
+            Refused::Loading { percent: None },
+            Refused::MediaType { found: text() },
+            Refused::Method { allowed: "" },
+            Refused::NoChat { missing: text() },
+            Refused::NoHead { missing: text() },
+            Refused::Route { path: text() },
+            Refused::SchemaTooLong {
+                needed: 0,
+                allowed: 0,
+            },
+            Refused::TooLong {
+                needed: 0,
+                allowed: 0,
+            },
+            Refused::Unauthorised { sent: false },
+            Refused::UnknownModel { name: text() },
+            Refused::UnknownModelPath { name: text() },
+        ]
+    }
+
     /// The `error` object: what `--jsonl` prints for a line, and half of a reply over HTTP.
     pub fn error_object(&self) -> Object {
         let row = self.row();
@@ -581,6 +620,17 @@ mod tests {
             assert_eq!(refused.cloudflare(), case.cloudflare, "{refused:?}");
             let retry = refused.retry_after_ms().is_some();
             assert_eq!(retry, matches!(row.status, 503 | 529), "{refused:?}");
+        }
+    }
+
+    /// The table has a line for each kind, so a kind that is missing here is missed there.
+    #[test]
+    fn every_kind_is_in_the_document() {
+        let kinds = Refused::kinds().map(|refused| std::mem::discriminant(&refused));
+        for case in table() {
+            let kind = std::mem::discriminant(&case.refused);
+            let found = kinds.iter().filter(|found| **found == kind).count();
+            assert_eq!(found, 1, "{:?}", case.refused);
         }
     }
 

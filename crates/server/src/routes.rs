@@ -187,7 +187,7 @@ pub(crate) async fn live(State(hall): State<Arc<Hall>>) -> Response<Body> {
     path = "/metrics",
     operation_id = "metrics",
     description = "Figures for Prometheus.",
-    responses((status = 200, description = "The figures.", body = String, content_type = "text/plain; version=0.0.4"))
+    responses((status = 200, description = "The figures.", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn metrics(State(hall): State<Arc<Hall>>) -> Response<Body> {
     let mut response = Response::new(Body::from(hall.figures()));
@@ -203,8 +203,6 @@ pub(crate) async fn metrics(State(hall): State<Arc<Hall>>) -> Response<Body> {
     description = "What is served.",
     responses(
         (status = 200, description = "The names of the model.", body = wire::ModelList),
-        (status = "4XX", description = "The request is refused.", body = wire::ErrorReply),
-        (status = "5XX", description = "Come back later, or a fault of the server.", body = wire::ErrorReply),
     )
 )]
 pub(crate) async fn list_models(State(hall): State<Arc<Hall>>) -> Result<Response<Body>, Refused> {
@@ -217,11 +215,9 @@ pub(crate) async fn list_models(State(hall): State<Arc<Hall>>) -> Result<Respons
     path = "/v1/models/{name}",
     operation_id = "model",
     description = "One name of the model.",
-    params(("name" = String, Path, description = "The name; it may hold slashes.")),
+    params(("name" = String, Path, description = "The name; it may hold slashes.", example = "clef")),
     responses(
         (status = 200, description = "The model.", body = wire::ModelEntry),
-        (status = "4XX", description = "The request is refused.", body = wire::ErrorReply),
-        (status = "5XX", description = "Come back later, or a fault of the server.", body = wire::ErrorReply),
     )
 )]
 pub(crate) async fn show_model(
@@ -246,8 +242,6 @@ pub(crate) async fn show_model(
     request_body = wire::SystemOneRequest,
     responses(
         (status = 200, description = "The answers.", body = wire::SystemOneReply),
-        (status = "4XX", description = "The request is refused.", body = wire::ErrorReply),
-        (status = "5XX", description = "Come back later, or a fault of the server.", body = wire::ErrorReply),
     )
 )]
 pub(crate) async fn systemone(
@@ -272,11 +266,9 @@ pub(crate) async fn systemone(
     path = "/v1/decisions",
     operation_id = "decisions",
     description = "A decision in OpenAI's shape. Bodies of SGLang's and System One's shape are taken, too.",
-    request_body = wire::DecisionsRequest,
+    request_body = wire::AnyDecisionsRequest,
     responses(
-        (status = 200, description = "The answers.", body = wire::DecisionsReply),
-        (status = "4XX", description = "The request is refused.", body = wire::OpenAiErrorReply),
-        (status = "5XX", description = "Come back later, or a fault of the server.", body = wire::OpenAiErrorReply),
+        (status = 200, description = "The answers.", body = wire::AnyDecisionsReply),
     )
 )]
 pub(crate) async fn decide(
@@ -305,14 +297,12 @@ pub(crate) async fn decide(
     operation_id = "workers_ai",
     description = "A decision in Workers AI's envelope.",
     params(
-        ("account" = String, Path, description = "Any account."),
-        ("model" = String, Path, description = "A name of the model, such as @cf/cloudflare/clef-flash."),
+        ("account" = String, Path, description = "Any account.", example = "local"),
+        ("model" = String, Path, description = "A name of the model, such as @cf/cloudflare/clef-flash.", example = "clef"),
     ),
     request_body = wire::SystemOneRequest,
     responses(
         (status = 200, description = "The answers.", body = wire::Envelope),
-        (status = "4XX", description = "The request is refused.", body = wire::Envelope),
-        (status = "5XX", description = "Come back later, or a fault of the server.", body = wire::Envelope),
     )
 )]
 pub(crate) async fn workers_ai(

@@ -7,7 +7,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+mod chat;
+mod sglang;
+
+pub use chat::*;
+pub use sglang::*;
 
 /// A System One request. Unknown fields are passed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -18,6 +25,7 @@ pub struct SystemOneRequest {
     /// What the questions are about: a text, or any JSON.
     pub state: Value,
     /// The questions by their ids, none of them empty. At least one.
+    #[schema(schema_with = questions_schema)]
     pub questions: BTreeMap<String, Question>,
     /// Whether unrounded numbers and logits are wanted with the answers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,6 +42,7 @@ pub enum Question {
         #[serde(skip_serializing_if = "Option::is_none")]
         instructions: Option<Value>,
         /// The options, each with its description or null. 1 to 255, no name empty.
+        #[schema(schema_with = options_schema)]
         criteria: BTreeMap<String, Value>,
     },
     /// Yes or no.
@@ -228,6 +237,41 @@ pub struct OpenAiErrorReply {
     pub error: ErrorObject,
 }
 
+/// A request for a decision, told apart by its shape: System One's where `questions` is an object, SGLang's where it is a
+/// list of items with `id` and `question`, OpenAI's otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum AnyDecisionsRequest {
+    /// OpenAI's.
+    OpenAi(DecisionsRequest),
+    /// SGLang's.
+    SgLang(SgLangRequest),
+    /// System One's.
+    SystemOne(SystemOneRequest),
+}
+
+/// A reply in the shape of its request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum AnyDecisionsReply {
+    /// OpenAI's.
+    OpenAi(DecisionsReply),
+    /// SGLang's.
+    SgLang(SgLangReply),
+    /// System One's.
+    SystemOne(SystemOneReply),
+}
+
+/// A refusal in the shape of its request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum AnyErrorReply {
+    /// OpenAI's, and SGLang's.
+    OpenAi(OpenAiErrorReply),
+    /// System One's.
+    SystemOne(ErrorReply),
+}
+
 /// A request in OpenAI's shape. Unknown fields are passed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsRequest {
@@ -235,10 +279,157 @@ pub struct DecisionsRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// A text, or a list of messages, calls and their outputs.
-    pub input: Value,
+    pub input: Input,
     /// The questions. At least one.
     #[schema(min_items = 1, max_items = 400)]
     pub questions: Vec<OpenAiQuestion>,
+}
+
+/// What questions are about, in OpenAI's shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Input {
+    /// A text.
+    Text(String),
+    /// Messages, calls and their outputs.
+    Items(Vec<InputItem>),
+}
+
+/// An item of an input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum InputItem {
+    /// A call or an output of one.
+    Call(InputCall),
+    /// A message.
+    Message(InputMessage),
+}
+
+/// A message of an input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum InputMessage {
+    /// What the model said.
+    Assistant {
+        /// The text, or parts `output_text` and `refusal`.
+        content: PartsOf<SaidPart>,
+    },
+    /// What the model is told.
+    Developer {
+        /// The text, or its parts.
+        content: PartsOf<InputText>,
+    },
+    /// The same.
+    System {
+        /// The text, or its parts.
+        content: PartsOf<InputText>,
+    },
+    /// What its user said.
+    User {
+        /// The text, or texts and JSON data. Pictures are refused.
+        content: PartsOf<InputPart>,
+    },
+}
+
+/// A call, or the output of an earlier one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum InputCall {
+    /// A call with a text.
+    CustomToolCall {
+        /// The call's own name.
+        call_id: String,
+        /// What was called.
+        name: String,
+        /// The text.
+        input: String,
+    },
+    /// Its output.
+    CustomToolCallOutput {
+        /// The name of a call before it.
+        call_id: String,
+        /// The text, or its parts.
+        output: PartsOf<InputText>,
+    },
+    /// A call with arguments.
+    FunctionCall {
+        /// The call's own name.
+        call_id: String,
+        /// What was called.
+        name: String,
+        /// The arguments, as text.
+        arguments: String,
+    },
+    /// Its output.
+    FunctionCallOutput {
+        /// The name of a call before it.
+        call_id: String,
+        /// The text, or its parts.
+        output: PartsOf<InputText>,
+    },
+}
+
+/// A text, or its parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum PartsOf<T> {
+    /// Whole.
+    Text(String),
+    /// In parts.
+    Parts(Vec<T>),
+}
+
+/// A text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum InputText {
+    /// A text.
+    InputText {
+        /// The text.
+        text: String,
+    },
+}
+
+/// A text, or JSON data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum InputPart {
+    /// JSON data.
+    InputJson {
+        /// An object, or a list of objects.
+        data: JsonData,
+    },
+    /// A text.
+    InputText {
+        /// The text.
+        text: String,
+    },
+}
+
+/// An object, or a list of objects.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum JsonData {
+    /// A list.
+    List(Vec<BTreeMap<String, Value>>),
+    /// An object.
+    Object(BTreeMap<String, Value>),
+}
+
+/// A text of the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum SaidPart {
+    /// A text.
+    OutputText {
+        /// The text.
+        text: String,
+    },
+    /// Why there is none.
+    Refusal {
+        /// The text.
+        refusal: String,
+    },
 }
 
 /// A question in OpenAI's shape.
@@ -249,9 +440,10 @@ pub enum OpenAiQuestion {
     Choice {
         /// Its name in the reply.
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(min_length = 1)]
         name: Option<String>,
         /// A text, or a list of text parts.
-        instructions: Value,
+        instructions: PartsOf<InputText>,
         /// The values, all different.
         #[schema(min_items = 2, max_items = 255)]
         choices: Vec<ChoiceValue>,
@@ -260,17 +452,19 @@ pub enum OpenAiQuestion {
     Predicate {
         /// Its name in the reply.
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(min_length = 1)]
         name: Option<String>,
         /// A text, or a list of text parts.
-        instructions: Value,
+        instructions: PartsOf<InputText>,
     },
     /// One of several ordered levels.
     Score {
         /// Its name in the reply.
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(min_length = 1)]
         name: Option<String>,
         /// A text, or a list of text parts.
-        instructions: Value,
+        instructions: PartsOf<InputText>,
         /// The levels, lowest first.
         #[schema(min_items = 1, max_items = 10)]
         levels: Vec<LabelledLevel>,
@@ -288,7 +482,7 @@ pub struct ChoiceValue {
 }
 
 /// A text or a boolean; `true` and `"true"` are two values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TextOrBool {
     /// A boolean.
@@ -510,4 +704,76 @@ pub struct HealthReply {
     /// Share of the model that is loaded, while it is loading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loaded: Option<f64>,
+}
+
+/// Schemas by hand where the derived ones cannot say all; they stand in for the variants one by one.
+impl PartialSchema for TextOrBool {
+    fn schema() -> RefOr<Schema> {
+        schema(r#"{"oneOf": [{"type": "boolean"}, {"type": "string", "minLength": 1}]}"#)
+    }
+}
+
+impl ToSchema for TextOrBool {}
+
+impl PartialSchema for Input {
+    fn schema() -> RefOr<Schema> {
+        schema(
+            r##"{"oneOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/InputItem"}}]}"##,
+        )
+    }
+}
+
+impl ToSchema for Input {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((InputItem::name().into_owned(), InputItem::schema()));
+        InputItem::schemas(schemas);
+    }
+}
+
+/// A schema as JSON has it.
+fn schema(text: &str) -> RefOr<Schema> {
+    serde_json::from_str(text).expect("the schemas here are written by hand and tried by the tests")
+}
+
+fn questions_schema() -> RefOr<Schema> {
+    schema(
+        r##"{"type": "object", "minProperties": 1, "maxProperties": 1024, "propertyNames": {"type": "string", "minLength": 1},
+            "additionalProperties": {"$ref": "#/components/schemas/Question"}}"##,
+    )
+}
+
+fn options_schema() -> RefOr<Schema> {
+    schema(
+        r#"{"type": "object", "minProperties": 1, "maxProperties": 255, "propertyNames": {"type": "string", "minLength": 1},
+            "additionalProperties": true}"#,
+    )
+}
+
+fn levels_schema() -> RefOr<Schema> {
+    schema(
+        r#"{"type": "array", "minItems": 1, "maxItems": 10, "uniqueItems": true,
+            "items": {"type": "string", "pattern": "\\S"}}"#,
+    )
+}
+
+fn bias_schema() -> RefOr<Schema> {
+    schema(
+        r#"{"type": ["object", "null"], "maxProperties": 1024, "propertyNames": {"type": "string", "pattern": "^[0-9]{1,9}$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}"#,
+    )
+}
+
+fn stop_schema() -> RefOr<Schema> {
+    schema(
+        r#"{"oneOf": [{"type": "null"}, {"type": "string", "minLength": 1, "maxLength": 256},
+            {"type": "array", "maxItems": 16, "items": {"type": "string", "minLength": 1, "maxLength": 256}}]}"#,
+    )
+}
+
+fn false_schema() -> RefOr<Schema> {
+    schema(r#"{"type": ["boolean", "null"], "enum": [false, null]}"#)
+}
+
+fn empty_object_schema() -> RefOr<Schema> {
+    schema(r#"{"type": ["object", "null"], "maxProperties": 0}"#)
 }

@@ -19,7 +19,7 @@ mod grammar;
 mod journal;
 mod messages;
 mod order;
-mod routes;
+pub(crate) mod routes;
 mod teller;
 mod template;
 mod text;

@@ -23,40 +23,106 @@ use crate::hall::{Hall, Setup, json};
 use crate::names::Names;
 use crate::request_id::RequestId;
 use crate::routes::methods;
-
-/// What a request of this family comes with.
-type Parts = (State<Arc<Hall>>, Extension<RequestId>, HeaderMap, Body);
+use crate::wire;
 
 /// Reads a body of one route.
 type Read<T> = fn(&ChatDesk, &Names, &[u8]) -> Result<T, Refused>;
 
 pub(crate) fn routes() -> Router<Arc<Hall>> {
     let asked = |method| methods(method, "OPTIONS, POST");
-    let chat = |hall, id, headers, body| generate((hall, id, headers, body), ChatDesk::read_chat);
-    let completion =
-        |hall, id, headers, body| generate((hall, id, headers, body), ChatDesk::read_completion);
     let mut router = Router::new()
         .route("/v1/chat/completions", asked(post(chat)))
-        .route("/v1/completions", asked(post(completion)));
+        .route("/v1/completions", asked(post(completions)));
     for path in ["/tokenize", "/v1/tokenize"] {
-        router = router.route(
-            path,
-            asked(post(|h, i, t, b| count((h, i, t, b), tokens::tokenize))),
-        );
+        router = router.route(path, asked(post(tokenize)));
     }
     for path in ["/detokenize", "/v1/detokenize"] {
-        router = router.route(
-            path,
-            asked(post(|h, i, t, b| count((h, i, t, b), tokens::detokenize))),
-        );
+        router = router.route(path, asked(post(detokenize)));
     }
     router
 }
 
-async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, Refusal> {
-    let (State(hall), Extension(id), headers, body) = parts;
-    let time = hall.time(&headers)?;
-    let reading = read_body(&hall, &headers, body, read).await?;
+#[utoipa::path(
+    post,
+    path = "/v1/chat/completions",
+    operation_id = "chat",
+    description = "Continues a conversation.",
+    request_body = wire::ChatRequest,
+    responses((status = 200, description = "What the model said, whole or as server-sent events.", content(
+        (wire::ChatReply = "application/json"),
+        (String = "text/event-stream"),
+    )))
+)]
+pub(crate) async fn chat(
+    State(hall): State<Arc<Hall>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    generate(hall, id, &headers, body, ChatDesk::read_chat).await
+}
+
+#[utoipa::path(
+    post,
+    path = "/v1/completions",
+    operation_id = "completions",
+    description = "Continues a text.",
+    request_body = wire::CompletionRequest,
+    responses((status = 200, description = "How it goes on, whole or as server-sent events.", content(
+        (wire::CompletionReply = "application/json"),
+        (String = "text/event-stream"),
+    )))
+)]
+pub(crate) async fn completions(
+    State(hall): State<Arc<Hall>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    generate(hall, id, &headers, body, ChatDesk::read_completion).await
+}
+
+#[utoipa::path(
+    post,
+    path = "/tokenize",
+    operation_id = "tokenize",
+    description = "Makes tokens of a text or a conversation.",
+    request_body = wire::TokenizeRequest,
+    responses((status = 200, description = "The tokens.", body = wire::TokenizeReply))
+)]
+pub(crate) async fn tokenize(
+    State(hall): State<Arc<Hall>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    count(&hall, &headers, body, tokens::tokenize).await
+}
+
+#[utoipa::path(
+    post,
+    path = "/detokenize",
+    operation_id = "detokenize",
+    description = "Makes a text of tokens.",
+    request_body = wire::DetokenizeRequest,
+    responses((status = 200, description = "The text.", body = wire::DetokenizeReply))
+)]
+pub(crate) async fn detokenize(
+    State(hall): State<Arc<Hall>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    count(&hall, &headers, body, tokens::detokenize).await
+}
+
+async fn generate(
+    hall: Arc<Hall>,
+    id: RequestId,
+    headers: &HeaderMap,
+    body: Body,
+    read: Read<Reading>,
+) -> Result<Response<Body>, Refusal> {
+    let time = hall.time(headers)?;
+    let reading = read_body(&hall, headers, body, read).await?;
     let setup = hall.setup()?;
     let desk = chat_desk(setup)?;
     let Reading {
@@ -95,9 +161,13 @@ async fn generate(parts: Parts, read: Read<Reading>) -> Result<Response<Body>, R
     Ok(event_stream(Events::new(generation, letterhead, &first)))
 }
 
-async fn count(parts: Parts, read: Read<Value>) -> Result<Response<Body>, Refusal> {
-    let (State(hall), _, headers, body) = parts;
-    let reply = read_body(&hall, &headers, body, read).await?;
+async fn count(
+    hall: &Arc<Hall>,
+    headers: &HeaderMap,
+    body: Body,
+    read: Read<Value>,
+) -> Result<Response<Body>, Refusal> {
+    let reply = read_body(hall, headers, body, read).await?;
     Ok(json(StatusCode::OK, to_json(&reply)))
 }
 
