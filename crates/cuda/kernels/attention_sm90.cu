@@ -2,8 +2,8 @@
 //
 // Shapes    queries [rows, heads * 256] bf16, normed and turned; gates in rows of `wide` (a head's query and gate side by
 //           side); keys and values [slots, kv_heads, positions, 256] bf16; out [rows, heads * 256] bf16.
-// Grid      x: tiles of 128 query rows of one stream, longest first; y: query heads. A tile is 4 ints: first row of the
-//           round, rows, position of the first row (a multiple of 64), slot.
+// Grid      x: query heads; y: tiles of 128 query rows of one stream, longest first, so that the device ends on short ones. A
+//           tile is 4 ints: first row of the round, rows, position of the first row (a multiple of 64), slot.
 // Warps     two consumer warpgroups, 64 query rows each with all 256 columns of the sum in registers; one producer.
 // Sum order keys in blocks of 64 from the stream's first position, in order, up to the last position of the warpgroup's 64
 //           rows, which begin at a multiple of 64: so a row meets the same blocks however its prompt was cut. Scores and
@@ -54,7 +54,7 @@ __device__ __forceinline__ void weigh(float (&o)[128], const uint32_t (&p)[16], 
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
         const uint32_t a[4] = {p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3]};
-        WgmmaRegisters<DIM>::mma(o, a, across_desc(values + k * 2048), k > 0 || keep);
+        WgmmaRegisters<DIM, true>::mma(o, a, across_desc(values + k * 2048), k > 0 || keep);
     }
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
     fence_regs(o);
@@ -104,8 +104,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) attend_256(
     const uint32_t queries_full = base + BARRIERS_AT, keys_full = queries_full + 8, keys_empty = keys_full + 16,
                    values_full = keys_empty + 16, values_empty = values_full + 16;
     const int wg = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
-    const int4 tile = tiles[blockIdx.x];
-    const int first_row = tile.x, rows = tile.y, position = tile.z, head = blockIdx.y;
+    const int4 tile = tiles[blockIdx.y];
+    const int first_row = tile.x, rows = tile.y, position = tile.z, head = blockIdx.x;
     const int kv_head = head / (heads / kv_heads);
     const int blocks = (position + rows + KEYS - 1) / KEYS;
 
@@ -186,8 +186,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) attend_256(
             asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
             fence_regs(o);
             release(values_empty + 8 * before);
+            // Maxima seldom grow after the first blocks, and a factor of one changes no bit.
+            if (__any_sync(~0u, fade[0] != 1.0f || fade[1] != 1.0f)) {
 #pragma unroll
-            for (int i = 0; i < 128; i++) o[i] *= fade[(i >> 1) & 1];
+                for (int i = 0; i < 128; i++) o[i] *= fade[(i >> 1) & 1];
+            }
             pack_weights(s, p);
         }
         const int last = (own_blocks - 1) & 1;

@@ -21,24 +21,35 @@ struct Sizes {
 
 // Convolution of 4 taps, SiLU, and for queries and keys the unit length.
 //
-// Grid: a warp for 8 rows and one head of channels (key_heads queries, key_heads keys, value_heads values). Lane l has
-// values 4 l .. 4 l + 3 (and 128 more, if a head has as many). Sum order: oldest tap first; squares as in the CPU's bf16 path: each
-// rounded, four of a lane in order, lanes over distances 16 to 1. taps [4][channels] f32, oldest first. first_of: the first row of the
-// row's segment in the round. Bound by memory.
+// Grid: a warp for ROWS rows and one head of channels (key_heads queries, key_heads keys, value_heads values), 8 rows at a
+// time, of which the next are fetched meanwhile. Lane l has values 4 l .. 4 l + 3 (and 128 more, if a head has as many). Sum
+// order: oldest tap first; squares as in the CPU's bf16 path: each rounded, four of a lane in order, lanes over distances 16 to
+// 1. taps [4][channels] f32, oldest first. first_of: the first row of the row's segment in the round. Bound by memory.
 constexpr int CONV_ROWS = 8;
-extern "C" __global__ void __launch_bounds__(256)
-    convolve(const bf16* wide, const float* taps, const bf16* inputs, const int* first_of, const int* slots_of, bf16* mixed,
-             int rows, Sizes sizes) {
+
+// Sums over a warp of 8 values of each lane: lane l gets that of value `summed(l)`, over the distances of `warp_sum`.
+__device__ __forceinline__ float warp_sums(const float (&x)[8], int lane) {
+    float a[4], b[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = (lane & 16 ? x[i + 4] : x[i]) + __shfl_xor_sync(~0u, lane & 16 ? x[i] : x[i + 4], 16);
+#pragma unroll
+    for (int i = 0; i < 2; i++) b[i] = (lane & 8 ? a[i + 2] : a[i]) + __shfl_xor_sync(~0u, lane & 8 ? a[i] : a[i + 2], 8);
+    float sum = (lane & 4 ? b[1] : b[0]) + __shfl_xor_sync(~0u, lane & 4 ? b[0] : b[1], 4);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    return sum + __shfl_xor_sync(~0u, sum, 1);
+}
+
+template <int ROWS>
+__device__ __forceinline__ void convolve_rows(const bf16* wide, const float* taps, const bf16* inputs, const int* first_of,
+                                              const int* slots_of, bf16* mixed, int rows, const Sizes& sizes) {
     const int lane = threadIdx.x & 31;
     const int warp = blockIdx.x * 8 + (threadIdx.x >> 5);
     const int heads = 2 * sizes.key_heads + sizes.value_heads;
-    const int head = warp % heads, row0 = warp / heads * CONV_ROWS;
+    const int head = warp % heads, row0 = warp / heads * ROWS;
     if (row0 >= rows) return;
     const bool is_value = head >= 2 * sizes.key_heads;
     const int dim = is_value ? sizes.value : sizes.key;
     const int channel0 = is_value ? 2 * sizes.key_heads * sizes.key + (head - 2 * sizes.key_heads) * sizes.value : head * sizes.key;
-
-    const int firsts = lane < CONV_ROWS && row0 + lane < rows ? first_of[row0 + lane] : 0;
 
     for (int part = 0; part < dim; part += 128) {
         const int d = part + 4 * lane, channel = channel0 + d;
@@ -46,50 +57,81 @@ extern "C" __global__ void __launch_bounds__(256)
         float4 tap[4];
 #pragma unroll
         for (int t = 0; t < 4; t++) tap[t] = there ? *(const float4*)(taps + t * sizes.channels + channel) : make_float4(0, 0, 0, 0);
-        auto read = [&](const bf16* from) {
-            const uint2 v = there ? *(const uint2*)from : make_uint2(0, 0);
-            return make_float4(low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y));
-        };
-        float4 past[3];  // the three rows before, oldest first
+        auto halves = [&](const uint2& v) { return make_float4(low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)); };
+        auto read = [&](const bf16* from) { return halves(there ? *(const uint2*)from : make_uint2(0, 0)); };
         uint2 ahead[CONV_ROWS];
+        int firsts;
+        auto fetch = [&](int at) {
 #pragma unroll
-        for (int r = 0; r < CONV_ROWS; r++)
-            ahead[r] = there && row0 + r < rows ? *(const uint2*)(wide + (size_t)(row0 + r) * sizes.wide_width + channel)
-                                                : make_uint2(0, 0);
+            for (int r = 0; r < CONV_ROWS; r++)
+                ahead[r] = there && at + r < rows ? *(const uint2*)(wide + (size_t)(at + r) * sizes.wide_width + channel)
+                                                  : make_uint2(0, 0);
+            firsts = lane < CONV_ROWS && at + lane < rows ? first_of[at + lane] : 0;
+        };
+        fetch(row0);
+        float4 past[3];  // the three rows before, oldest first
+#pragma unroll 1
+        for (int at = row0; at < min(row0 + ROWS, rows); at += CONV_ROWS) {
+            uint2 now[CONV_ROWS];
 #pragma unroll
-        for (int r = 0; r < CONV_ROWS; r++) {
-            const int row = row0 + r;
-            if (row >= rows) break;
-            const int first = __shfl_sync(~0u, firsts, r);
-            if (r == 0 || row == first) {
-                const bf16* state = inputs + (size_t)slots_of[row] * 3 * sizes.channels + channel;
+            for (int r = 0; r < CONV_ROWS; r++) now[r] = ahead[r];
+            const int now_firsts = firsts;
+            if (at + CONV_ROWS < row0 + ROWS) fetch(at + CONV_ROWS);
+            float y[CONV_ROWS][4];
 #pragma unroll
-                for (int back = 3; back >= 1; back--)
-                    past[3 - back] = row - back >= first ? read(wide + (size_t)(row - back) * sizes.wide_width + channel)
-                                                         : read(state + (size_t)(3 + row - first - back) * sizes.channels);
+            for (int r = 0; r < CONV_ROWS; r++) {
+                const int row = at + r, first = __shfl_sync(~0u, now_firsts, r);
+                if (row < rows && ((r == 0 && at == row0) || row == first)) {
+                    const bf16* state = inputs + (size_t)slots_of[row] * 3 * sizes.channels + channel;
+#pragma unroll
+                    for (int back = 3; back >= 1; back--)
+                        past[3 - back] = row - back >= first ? read(wide + (size_t)(row - back) * sizes.wide_width + channel)
+                                                             : read(state + (size_t)(3 + row - first - back) * sizes.channels);
+                }
+                const float4 x = halves(now[r]);
+                auto one = [&](float a, float b, float c, float d4, float ta, float tb, float tc, float td) {
+                    const float sum = fmaf(d4, td, fmaf(c, tc, fmaf(b, tb, a * ta)));
+                    return round_bf16(silu_fast(round_bf16(sum)));
+                };
+                y[r][0] = one(past[0].x, past[1].x, past[2].x, x.x, tap[0].x, tap[1].x, tap[2].x, tap[3].x);
+                y[r][1] = one(past[0].y, past[1].y, past[2].y, x.y, tap[0].y, tap[1].y, tap[2].y, tap[3].y);
+                y[r][2] = one(past[0].z, past[1].z, past[2].z, x.z, tap[0].z, tap[1].z, tap[2].z, tap[3].z);
+                y[r][3] = one(past[0].w, past[1].w, past[2].w, x.w, tap[0].w, tap[1].w, tap[2].w, tap[3].w);
+                past[0] = past[1], past[1] = past[2], past[2] = x;
             }
-            const float4 x = make_float4(low_half(ahead[r].x), high_half(ahead[r].x), low_half(ahead[r].y), high_half(ahead[r].y));
-            auto one = [&](float a, float b, float c, float d4, float ta, float tb, float tc, float td) {
-                const float sum = fmaf(d4, td, fmaf(c, tc, fmaf(b, tb, a * ta)));
-                return round_bf16(silu_fast(round_bf16(sum)));
-            };
-            float y[4] = {one(past[0].x, past[1].x, past[2].x, x.x, tap[0].x, tap[1].x, tap[2].x, tap[3].x),
-                          one(past[0].y, past[1].y, past[2].y, x.y, tap[0].y, tap[1].y, tap[2].y, tap[3].y),
-                          one(past[0].z, past[1].z, past[2].z, x.z, tap[0].z, tap[1].z, tap[2].z, tap[3].z),
-                          one(past[0].w, past[1].w, past[2].w, x.w, tap[0].w, tap[1].w, tap[2].w, tap[3].w)};
             if (!is_value) {  // a key head has at most 128 values, so this part is all of it
-                float sum = 0;
+                float sums[CONV_ROWS];
 #pragma unroll
-                for (int i = 0; i < 4; i++) sum += round_bf16(y[i] * y[i]);
-                const float length = sqrtf(round_bf16(round_bf16(warp_sum(sum)) + 1e-6f));
+                for (int r = 0; r < CONV_ROWS; r++) {
+                    sums[r] = 0;
+#pragma unroll
+                    for (int i = 0; i < 4; i++) sums[r] += round_bf16(y[r][i] * y[r][i]);
+                }
+                const float length = sqrtf(round_bf16(round_bf16(warp_sums(sums, lane)) + 1e-6f));
                 const float inverse = round_bf16(1.0f / length);
 #pragma unroll
-                for (int i = 0; i < 4; i++) y[i] *= inverse;
+                for (int r = 0; r < CONV_ROWS; r++) {
+                    const float of_row = __shfl_sync(~0u, inverse, r * 4);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) y[r][i] *= of_row;
+                }
             }
-            if (there) *(uint2*)(mixed + (size_t)row * sizes.channels + channel) = make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
-            past[0] = past[1], past[1] = past[2], past[2] = x;
+#pragma unroll
+            for (int r = 0; r < CONV_ROWS; r++)
+                if (there && at + r < rows)
+                    *(uint2*)(mixed + (size_t)(at + r) * sizes.channels + channel) = make_uint2(pack_bf16(y[r][0], y[r][1]), pack_bf16(y[r][2], y[r][3]));
         }
     }
+}
+extern "C" __global__ void __launch_bounds__(256)
+    convolve_8(const bf16* wide, const float* taps, const bf16* inputs, const int* first_of, const int* slots_of, bf16* mixed,
+               int rows, Sizes sizes) {
+    convolve_rows<8>(wide, taps, inputs, first_of, slots_of, mixed, rows, sizes);
+}
+extern "C" __global__ void __launch_bounds__(256, 2)
+    convolve_32(const bf16* wide, const float* taps, const bf16* inputs, const int* first_of, const int* slots_of, bf16* mixed,
+                int rows, Sizes sizes) {
+    convolve_rows<32>(wide, taps, inputs, first_of, slots_of, mixed, rows, sizes);
 }
 
 // Keeps the last three inputs of each segment. Grid: x blocks of 256 channels, y segments (4 ints: first row, rows, slot,
@@ -326,15 +368,17 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
         copies_wait<0>();
     };
 
-    // Each __syncthreads() ends a chunk: what was fetched beside it is there, and its own stage may be filled again.
+    // Each meeting ends a chunk: what was fetched beside it is there, and its own stage may be filled again. The two kinds of
+    // warps meet from different places, which __syncthreads() does not allow.
+    auto meet = [] { asm volatile("bar.sync 1, 256;" ::: "memory"); };
     if (fetches) {
         for (int chunk = 0; chunk <= chunks; chunk++) {
             if (chunk < chunks) fetch(chunk);
-            __syncthreads();
+            meet();
         }
         return;
     }
-    __syncthreads();
+    meet();
     const int v = value0 + lane / 4;  // and 8 more: the thread's rows of S^T
     float* state = states + ((size_t)segment.z * sizes.value_heads + head) * sizes.value * sizes.key;
     float s[KEY / 8][4];
@@ -463,7 +507,7 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
                 if (token < rows && value < sizes.value) *(uint32_t*)(to + value) = pair;
             }
         }
-        __syncthreads();
+        meet();
     }
 #pragma unroll
     for (int t = 0; t < KEY / 8; t++)

@@ -11,19 +11,15 @@ __device__ __forceinline__ float widen(bf16 x) { return __uint_as_float((uint32_
 __device__ __forceinline__ float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_half(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-__device__ __forceinline__ bf16 narrow(float x) {
-    bf16 r;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));
-    return r;
-}
-__device__ __forceinline__ float round_bf16(float x) { return widen(narrow(x)); }
-
 // Two values as bf16, the first in the low half.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     uint32_t r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+// Of a pair, since the conversion of one value alone goes through a slow pipe.
+__device__ __forceinline__ bf16 narrow(float x) { return (bf16)pack_bf16(x, 0.0f); }
+__device__ __forceinline__ float round_bf16(float x) { return __uint_as_float(pack_bf16(0.0f, x)); }
 
 // Two values as the sum of two bf16 each: what is lost is below 2^-17 of the value.
 __device__ __forceinline__ void split_bf16(float a, float b, uint32_t& high, uint32_t& low) {
@@ -33,8 +29,17 @@ __device__ __forceinline__ void split_bf16(float a, float b, uint32_t& high, uin
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float exp2_fast(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 // The same within 2^-20, for what is rounded to bf16 right after.
-__device__ __forceinline__ float silu_fast(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float silu_fast(float x) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exp2_fast(-1.4426950408889634f * x)));
+    return x * inverse;
+}
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -79,10 +84,4 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
 }

@@ -1,7 +1,7 @@
 // Operations on whole rows: embedding, norms with the residual sum, SwiGLU, gated norm, gathering, random weights.
 //
 // Shapes    rows [rows, width] bf16, dense, width a multiple of 8 and at most 8192; norm weights [width] f32, as 1 + w.
-// Grid      one block of 256 threads a row (gated_norm: one warp a row and head).
+// Grid      one block of 256 threads a row (gated_norm: half a warp for a head of a row).
 // Sum order a thread adds the squares of its values (8 in a row, every 2048th such group) in ascending order, a warp adds
 //           its lanes over distances 16, 8, 4, 2, 1, then the eight warps are added in order. The same for every number of
 //           rows.
@@ -91,36 +91,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_rows(const bf16* wi
 }
 
 // A row of each value head, [dim] of x: normed, times weight, times silu(z); z lies in rows of `z_width` values from `z_at`.
+// Sixteen lanes have such a row, lane l values 8 l .. 8 l + 7 (and 128 more, if there are as many). Sum order: a lane's values
+// in order, then lanes over distances 8, 4, 2, 1.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gated_norm(bf16* x, const bf16* z, const float* weight, int rows, int heads, int dim, int z_width, int z_at, float eps) {
-    const int lane = threadIdx.x & 31;
-    const size_t cell = ((size_t)blockIdx.x * THREADS + threadIdx.x) >> 5;
-    if (cell >= (size_t)rows * heads) return;
-    const int head = cell % heads;
-    bf16* at = x + cell * dim;
-    z += (cell / heads) * z_width + z_at + head * dim;
-    // Values 4 l .. 4 l + 3 of lane l, and 128 more.
-    float v[2][4], gate[2][4], sum = 0;
+    const int lane = threadIdx.x & 15, cell = (blockIdx.x * THREADS + threadIdx.x) >> 4;
+    const bool mine = cell < rows * heads;
+    x += (size_t)cell * dim;
+    z += (size_t)(cell / heads) * z_width + z_at + cell % heads * dim;
+    float v[2][8], gate[2][8], sum = 0;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int d = 4 * lane + 128 * i;
-        const uint2 x2 = d < dim ? *(const uint2*)(at + d) : make_uint2(0, 0);
-        const uint2 z2 = d < dim ? *(const uint2*)(z + d) : make_uint2(0, 0);
-        v[i][0] = low_half(x2.x), v[i][1] = high_half(x2.x), v[i][2] = low_half(x2.y), v[i][3] = high_half(x2.y);
-        gate[i][0] = low_half(z2.x), gate[i][1] = high_half(z2.x), gate[i][2] = low_half(z2.y), gate[i][3] = high_half(z2.y);
-#pragma unroll
-        for (int e = 0; e < 4; e++) sum += v[i][e] * v[i][e];
+        const int d = 8 * lane + 128 * i;
+        const bool there = mine && d < dim;
+        unpack(there ? *(const uint4*)(x + d) : make_uint4(0, 0, 0, 0), v[i]);
+        unpack(there ? *(const uint4*)(z + d) : make_uint4(0, 0, 0, 0), gate[i]);
     }
-    const float scale = 1.0f / sqrtf(warp_sum(sum) / dim + eps);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) sum += v[i][e] * v[i][e];
+#pragma unroll
+    for (int distance = 8; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
+    const float scale = 1.0f / sqrtf(sum / dim + eps);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int d = 4 * lane + 128 * i;
-        if (d >= dim) continue;
-        const float4 w4 = *(const float4*)(weight + d);
-        const float w[4] = {w4.x, w4.y, w4.z, w4.w};
+        const int d = 8 * lane + 128 * i;
+        if (!mine || d >= dim) continue;
+        const float4 a = *(const float4*)(weight + d), b = *(const float4*)(weight + d + 4);
+        const float w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int e = 0; e < 4; e++) v[i][e] = round_bf16(round_bf16(v[i][e] * scale) * w[e]) * silu_fast(gate[i][e]);
-        *(uint2*)(at + d) = make_uint2(pack_bf16(v[i][0], v[i][1]), pack_bf16(v[i][2], v[i][3]));
+        for (int e = 0; e < 8; e++) v[i][e] = round_bf16(round_bf16(v[i][e] * scale) * w[e]) * silu_fast(gate[i][e]);
+        *(uint4*)(x + d) = pack(v[i]);
     }
 }
 

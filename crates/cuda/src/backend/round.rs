@@ -14,7 +14,7 @@ use super::weights::{
 use crate::bench::{Part, Profile};
 use crate::driver::{Arena, Block, Gpu};
 use crate::error::CudaError;
-use crate::launch::{Cache, Kernels, Product, Recurrence, SHARE, SQUARES};
+use crate::launch::{Cache, Kernels, Product, Recurrence, SHARE, SQUARES, SUMS};
 
 /// Most rows whose logits are computed at one time.
 const LOGITS_ROWS: usize = 64;
@@ -84,7 +84,7 @@ fn lengths(config: &ModelConfig, capacity: Capacity) -> Lengths {
             logits * hidden,
             logits * config.vocab.next_multiple_of(8),
         ],
-        floats: [chunks * 64, shares * attention.head_dim],
+        floats: [chunks * SUMS, shares * attention.head_dim],
         pairs: [shares, capacity.positions * attention.rotary_dims / 2],
     }
 }

@@ -176,7 +176,6 @@ impl AttentionKernels {
             slots,
             ..
         } = *shape;
-        let grid = [tiles.len(), heads, 1];
         if self.is_fast(shape) {
             let kernel = self.attend_256.expect("it is fast");
             let queries_map = TensorMap::new(queries, [rows, heads * dim, heads * dim], [128, 64])?;
@@ -188,7 +187,7 @@ impl AttentionKernels {
             return unsafe {
                 gpu.launch(
                     kernel,
-                    grid,
+                    [heads, tiles.len(), 1],
                     384,
                     arguments![
                         queries_map,
@@ -216,7 +215,7 @@ impl AttentionKernels {
         unsafe {
             gpu.launch(
                 kernel,
-                grid,
+                [tiles.len(), heads, 1],
                 128,
                 arguments![
                     queries.address(),

@@ -1,13 +1,17 @@
-//! Launches of `kernels/delta.cu`.
+//! Launches of `kernels/delta.cu` and `kernels/delta_sm90.cu`.
 
 use super::{arguments, blocks, image, int, module, plain};
-use crate::driver::{Block, Gpu, Kernel};
+use crate::driver::{Block, Gpu, Kernel, TensorMap};
 use crate::error::CudaError;
 
 /// Values of a chunk and head between the two kernels of the chunked rule: four squares.
 pub(crate) const SQUARES: usize = 4 * 64 * 64;
-/// Rows of a warp of the convolution.
-const CONV_ROWS: usize = 8;
+/// f32 values of a chunk and head between them: its sums, or on Hopper its fades.
+pub(crate) const SUMS: usize = 2 * 64;
+/// Rows of a warp of the convolution: few, so that short rounds fill the device, or many, so that taps are read seldom.
+const CONV_ROWS: [(usize, &str); 2] = [(8, "convolve_8"), (32, "convolve_32")];
+/// Rows from which the many are faster.
+const CONV_LONG: usize = 1024;
 /// Widths of keys for which there are kernels, with the names of both.
 const WIDTHS: [(usize, &str, &str); 4] = [
     (16, "prepare_16", "scan_16"),
@@ -75,15 +79,45 @@ pub(crate) struct Recurrence<'a> {
 /// The kernels of the gated delta net.
 #[derive(Debug)]
 pub(crate) struct DeltaKernels {
-    convolve: Kernel,
+    convolve: [Kernel; 2],
     keep: Kernel,
     prepare: Vec<(usize, Kernel)>,
     scan: Vec<(usize, Kernel)>,
     step: Kernel,
+    fast: Option<Fast>,
+}
+
+/// Hopper's kernels of the chunked rule.
+#[derive(Debug)]
+struct Fast {
+    prepare: Kernel,
+    scan: Kernel,
+}
+
+impl Fast {
+    /// Most value heads of a key head, `GROUP_MAX` of the source.
+    const GROUP_MAX: i32 = 8;
+    /// Shared memory of the source's two drawings.
+    const PREPARE: usize = 2 * 64 * 136 * 2 + 2 * 64 * 64 * 2 + 2 * 8 * 64 * 4;
+    const SCAN: usize = 1024 + 3 * 9 * 64 * 128 + 64 * 128 + 3 * 512 + 48;
+
+    fn load(gpu: &Gpu) -> Result<Fast, CudaError> {
+        let all = module(gpu, "Hopper's delta rule", image!("delta_sm90.fatbin"))?;
+        Ok(Fast {
+            prepare: all.kernel("prepare_sm90", Fast::PREPARE)?,
+            scan: all.kernel("scan_sm90", Fast::SCAN)?,
+        })
+    }
+
+    fn takes(sizes: DeltaSizes) -> bool {
+        sizes.key == 128
+            && sizes.value % 64 == 0
+            && sizes.value_heads / sizes.key_heads <= Fast::GROUP_MAX
+    }
 }
 
 impl DeltaKernels {
-    pub(super) fn load(gpu: &Gpu) -> Result<DeltaKernels, CudaError> {
+    pub(super) fn load(gpu: &Gpu, hopper: bool) -> Result<DeltaKernels, CudaError> {
         let all = module(gpu, "the delta net's kernels", image!("delta.fatbin"))?;
         let (mut prepare, mut scan) = (Vec::new(), Vec::new());
         for (key, prepare_name, scan_name) in WIDTHS {
@@ -98,12 +132,18 @@ impl DeltaKernels {
             ));
         }
         Ok(DeltaKernels {
-            convolve: plain(&all, "convolve")?,
+            convolve: [plain(&all, CONV_ROWS[0].1)?, plain(&all, CONV_ROWS[1].1)?],
             keep: plain(&all, "keep_inputs")?,
             prepare,
             scan,
             step: plain(&all, "step")?,
+            fast: hopper.then(|| Fast::load(gpu)).transpose()?,
         })
+    }
+
+    /// Hopper's kernels, if there are any for these sizes.
+    fn fast(&self, sizes: DeltaSizes) -> Option<&Fast> {
+        self.fast.as_ref().filter(|_| Fast::takes(sizes))
     }
 
     /// Convolves the channels of `wide` into `mixed`, queries and keys at unit length. `taps` is `[4, channels]`, `inputs` `[slots,
@@ -123,11 +163,12 @@ impl DeltaKernels {
             "a place a row, four taps a channel"
         );
         let heads = DeltaSizes::of(2 * sizes.key_heads + sizes.value_heads);
+        let which = usize::from(rows >= CONV_LONG);
         // SAFETY: `check` bounds `wide` and `mixed` by `rows`; slots lie in `inputs`, as the caller says.
         unsafe {
             gpu.launch(
-                self.convolve,
-                blocks(rows.div_ceil(CONV_ROWS) * heads, 8),
+                self.convolve[which],
+                blocks(rows.div_ceil(CONV_ROWS[which].0) * heads, 8),
                 256,
                 arguments![
                     wide.address(),
@@ -224,10 +265,13 @@ impl DeltaKernels {
         );
         assert!(
             chunks.len() * heads * SQUARES <= squares.len()
-                && chunks.len() * heads * 64 <= sums.len(),
+                && chunks.len() * heads * SUMS <= sums.len(),
             "room for all chunks"
         );
-        let kernel = of_width(&self.prepare, sizes);
+        let (kernel, heads) = match self.fast(sizes) {
+            Some(fast) => (fast.prepare, DeltaSizes::of(sizes.key_heads)),
+            None => (of_width(&self.prepare, sizes), heads),
+        };
         // SAFETY: the asserts bound the blocks; chunks lie in the round, as the caller says.
         unsafe {
             gpu.launch(
@@ -268,16 +312,39 @@ impl DeltaKernels {
                 && rows * DeltaSizes::of(sizes.channels) <= mixed.len(),
             "all rows"
         );
+        let grid = [
+            DeltaSizes::of(sizes.value).div_ceil(64),
+            sizes.heads(),
+            segments.len(),
+        ];
+        if let Some(fast) = self.fast(sizes) {
+            let channels = DeltaSizes::of(sizes.channels);
+            let mixed_map = TensorMap::new(mixed, [rows, channels, channels], [64, 64])?;
+            // SAFETY: the copy engine stays inside the map; segments lie in the round, their chunks among those prepared and
+            // their slots in `states`, as the caller says.
+            return unsafe {
+                gpu.launch(
+                    fast.scan,
+                    grid,
+                    160,
+                    arguments![
+                        mixed_map,
+                        squares.address(),
+                        sums.address(),
+                        segments.address(),
+                        recurrence.states.address(),
+                        out.address(),
+                        sizes
+                    ],
+                )
+            };
+        }
         let kernel = of_width(&self.scan, sizes);
         // SAFETY: segments lie in the round, their chunks among those prepared and their slots in `states`, as the caller says.
         unsafe {
             gpu.launch(
                 kernel,
-                [
-                    DeltaSizes::of(sizes.value).div_ceil(64),
-                    sizes.heads(),
-                    segments.len(),
-                ],
+                grid,
                 256,
                 arguments![
                     mixed.address(),

@@ -14,7 +14,7 @@ mod gemm;
 mod rows;
 
 pub(crate) use attention::{AttentionKernels, AttentionShape, Cache, SHARE};
-pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES};
+pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES, SUMS};
 pub(crate) use gemm::{GemmKernels, Product};
 pub(crate) use rows::{RowKernels, WIDTH_MAX};
 
@@ -44,7 +44,7 @@ impl Kernels {
             rows: RowKernels::load(gpu)?,
             gemm: GemmKernels::load(gpu, hopper)?,
             attention: AttentionKernels::load(gpu, hopper)?,
-            delta: DeltaKernels::load(gpu)?,
+            delta: DeltaKernels::load(gpu, hopper)?,
         })
     }
 }

@@ -155,11 +155,11 @@ impl RowKernels {
             z_at + heads * dim <= z_width && rows * z_width <= z.len(),
             "all rows of z"
         );
-        // SAFETY: the asserts bound both blocks; a warp that has no cell does nothing.
+        // SAFETY: the asserts bound both blocks; lanes that have no cell write nothing.
         unsafe {
             gpu.launch(
                 self.gated_norm,
-                blocks(rows * heads, THREADS / 32),
+                blocks(rows * heads, THREADS / 16),
                 THREADS,
                 arguments![
                     x.address(),

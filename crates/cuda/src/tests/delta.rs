@@ -4,7 +4,7 @@ use descant_model::reference::{DeltaStep, convolve};
 
 use super::{Device, ROUNDED, Random, close, device, wide, widen};
 use crate::driver::Block;
-use crate::launch::{DeltaSizes, Recurrence, SQUARES};
+use crate::launch::{DeltaSizes, Recurrence, SQUARES, SUMS};
 
 struct Case {
     sizes: DeltaSizes,
@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
             let heads = case.sizes.value_heads as usize;
             let (squares, sums) = (
                 self.device.poisoned(chunks.len() * heads * SQUARES),
-                self.device.poisoned(chunks.len() * heads * 64),
+                self.device.poisoned(chunks.len() * heads * SUMS),
             );
             let lists = (&self.device.with(&chunks), &self.device.with(&prefills));
             kernels
