@@ -33,8 +33,7 @@ fn main() {
     let config = config(options.small);
     let tokens: Vec<usize> = (0..VOCAB).collect();
     let weights: Arc<dyn HeadWeights> = Arc::new(DrawnHead::new(&config, 1, &tokens));
-    let head = CpuHead::load(&config, Arc::clone(&weights), Arc::clone(&pool))
-        .expect("memory for the weights");
+    let head = CpuHead::load(&config, Arc::clone(&weights), &pool).expect("memory for the weights");
     let peak = machine_peak(&pool, options.small);
     let path = format!("{}x{}", pool.isa().name(), pool.threads());
     println!("peak {peak}, {path}");

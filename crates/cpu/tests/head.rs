@@ -239,7 +239,7 @@ fn a_missing_tensor_is_named() {
         .tensors
         .retain(|(name, ..)| name != "layers.0.linear2.bias");
     let error =
-        CpuHead::load(&drawn.config, Arc::new(weights), pool(1, Isa::detect())).unwrap_err();
+        CpuHead::load(&drawn.config, Arc::new(weights), &pool(1, Isa::detect())).unwrap_err();
     assert!(
         error.to_string().contains("layers.0.linear2.bias"),
         "{error}"
@@ -247,7 +247,7 @@ fn a_missing_tensor_is_named() {
 }
 
 fn load(config: &HeadConfig, weights: &Arc<dyn HeadWeights>, pool: &Arc<Pool>) -> CpuHead {
-    CpuHead::load(config, Arc::clone(weights), Arc::clone(pool)).expect("the weights are there")
+    CpuHead::load(config, Arc::clone(weights), pool).expect("the weights are there")
 }
 
 fn pool(threads: usize, isa: Isa) -> Arc<Pool> {

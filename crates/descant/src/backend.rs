@@ -189,7 +189,7 @@ pub(crate) fn load(
     let pool = Arc::new(pool);
     let backend = load_backend(release, compute, on, room, &pool)?;
     let head = match release.head() {
-        Some(config) => Some(load_head(config, release, pool)?),
+        Some(config) => Some(load_head(config, release, &pool)?),
         None => None,
     };
     // All that is needed was copied: the rows of the embeddings are read again as they are wanted.
@@ -236,7 +236,7 @@ pub(crate) fn name(compute: &Compute) -> String {
 fn load_head(
     config: &HeadConfig,
     release: &Arc<Release>,
-    pool: Arc<Pool>,
+    pool: &Pool,
 ) -> Result<Arc<dyn Head>, Failure> {
     let source = Arc::clone(release) as Arc<dyn descant_model::HeadWeights>;
     Ok(Arc::new(CpuHead::load(config, source, pool)?))

@@ -102,7 +102,7 @@ fn a_decision_is_answered_in_request_order() {
     assert_eq!(to_json(at(&body, &["usage", "output_tokens"])), "0");
     assert_eq!(reply.header("x-clef-mode"), Some("joint"));
     assert_eq!(reply.header("x-clef-truncated-tokens"), None);
-    for header in ["x-clef-queue-ms", "x-clef-engine-ms"] {
+    for header in ["x-clef-queue-ms", "x-clef-engine-ms", "x-clef-round-ms"] {
         let ms: f64 = reply.header(header).unwrap().parse().unwrap();
         assert!((0.0..60_000.0).contains(&ms), "{header}: {ms}");
     }

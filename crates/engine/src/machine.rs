@@ -73,6 +73,8 @@ struct Entry {
     /// When it got its slot; its arrival until then.
     admitted: Duration,
     cached_rows: usize,
+    /// Time of the longest round with rows of its prompt.
+    round_longest: Duration,
     /// Lane and hash of the prefix that its snapshot will cover; `None` if it will leave none.
     prefix: Option<(Lane, u64)>,
     /// The job whose snapshot it waited for; it waits for one job only.
@@ -118,6 +120,7 @@ struct Left {
     cached_rows: usize,
     queue_time: Duration,
     engine_time: Duration,
+    round_longest: Duration,
 }
 
 /// What the engine keeps of a decision's way through the head.
@@ -235,6 +238,7 @@ impl Machine {
             arrived_rows: self.stats.prefill_rows,
             admitted: job.arrived,
             cached_rows: 0,
+            round_longest: Duration::ZERO,
             prefix: None,
             waited_for: None,
             state: State::Queued,
@@ -283,6 +287,7 @@ impl Machine {
             queue_time: entry.admitted.saturating_sub(entry.job.arrived),
             engine_time: self.clock.now().saturating_sub(entry.admitted),
             cached_rows: entry.cached_rows,
+            round_longest: entry.round_longest,
             work: entry.job.work,
         })
     }

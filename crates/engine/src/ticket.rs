@@ -24,6 +24,8 @@ pub struct Decided {
     pub queue_time: Duration,
     /// Time between slot and answer.
     pub engine_time: Duration,
+    /// Time of the longest round with rows of its prompt.
+    pub round_longest: Duration,
 }
 
 /// What a chat stream gives: tokens, then one end.

@@ -9,7 +9,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, Request};
 
 /// What a page of another origin may read of a reply.
-const EXPOSED: &str = "retry-after, retry-after-ms, x-clef-cached-tokens, x-clef-engine-ms, x-clef-mode, x-clef-queue-ms, \
+const EXPOSED: &str = "retry-after, retry-after-ms, x-clef-cached-tokens, x-clef-engine-ms, x-clef-mode, x-clef-queue-ms, x-clef-round-ms, \
                        x-clef-truncated-tokens, x-descant-receipt, x-request-id, x-typesafe-request-id";
 
 /// The origins that are let in.

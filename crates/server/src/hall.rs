@@ -94,6 +94,8 @@ pub(crate) struct Outcome {
     queue_time: Duration,
     /// Time of all prompts at work, added up.
     engine_time: Duration,
+    /// The longest round with rows of any of the prompts.
+    round_longest: Duration,
     receipt: Option<Receipt>,
 }
 
@@ -294,6 +296,11 @@ impl Hall {
                 .first()
                 .map_or(Duration::ZERO, |first| first.queue_time),
             engine_time: decided.iter().map(|decided| decided.engine_time).sum(),
+            round_longest: decided
+                .iter()
+                .map(|decided| decided.round_longest)
+                .max()
+                .unwrap_or_default(),
             receipt,
         })
     }
@@ -312,6 +319,7 @@ impl Hall {
         note("x-clef-mode", HeaderValue::from_static(mode));
         note("x-clef-queue-ms", milliseconds(outcome.queue_time));
         note("x-clef-engine-ms", milliseconds(outcome.engine_time));
+        note("x-clef-round-ms", milliseconds(outcome.round_longest));
         note(
             "x-clef-cached-tokens",
             HeaderValue::from(outcome.cached_rows),

@@ -550,6 +550,7 @@ mod tests {
             cached_rows: 64,
             queue_time: Duration::from_millis(2),
             engine_time: 100 * second,
+            round_longest: second,
         };
         let tokens = Tokens {
             read: 90,

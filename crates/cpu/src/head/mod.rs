@@ -51,11 +51,13 @@ struct Shared {
     weights: Weights,
     /// Read again for the output embedding's rows.
     source: Arc<dyn HeadWeights>,
-    pool: Arc<Pool>,
+    /// Threads that the rounds leave free.
+    pool: Pool,
 }
 
 impl CpuHead {
     /// Packs a head's weights. `source`, usually the release, is kept: the output embedding's rows are read from it.
+    /// Decisions use the threads of `pool` [beside](Pool::beside) its other work.
     ///
     /// # Errors
     /// [`LoadError::TensorMissing`] (never for an open release with this head) and [`LoadError::Memory`].
@@ -65,15 +67,15 @@ impl CpuHead {
     pub fn load(
         config: &HeadConfig,
         source: Arc<dyn HeadWeights>,
-        pool: Arc<Pool>,
+        pool: &Pool,
     ) -> Result<CpuHead, LoadError> {
-        let weights = Weights::load(config, source.as_ref(), &pool)?;
+        let weights = Weights::load(config, source.as_ref(), pool)?;
         Ok(CpuHead {
             shared: Arc::new(Shared {
                 config: config.clone(),
                 weights,
                 source,
-                pool,
+                pool: pool.beside(),
             }),
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{ModelFlag, piece_rows, positive};
+use super::{ModelFlag, positive};
 
 /// Measure.
 #[derive(Debug, Args)]
@@ -53,9 +53,6 @@ pub(crate) struct BenchHttp {
     /// Seed of the made-up requests. A server that keeps states of earlier prompts knows those of an earlier run.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Rows of a piece on the server, to say how long one takes.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = piece_rows)]
-    pub(crate) piece: usize,
     /// Process of the server on this machine, whose memory is watched.
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,

@@ -85,7 +85,7 @@ fn measure(
         let length = if args.quick { 4000 } else { args.longest }.min(args.longest);
         let request = |index, length| sizer.request(seed(args, Part::Chat, index), length);
         let long = [request(1, length), request(2, length)];
-        match chat::gaps(client, &long, &request(3, length / 2), args.piece) {
+        match chat::gaps(client, &long) {
             Err(fault) => verdict.failed(fault),
             Ok(Some(gaps)) => report.put("chat", gaps.value(), gaps.lines()),
             Ok(None) => report.put(
@@ -182,7 +182,7 @@ fn kill(
         .map(|at| sizer.request(seed(args, Part::Kill, at), length))
         .collect();
     let short = sizer.request(seed(args, Part::Kill, clients + 1), sizer.least() + 40);
-    let kill = kill::kill(client, (&longs, &short), args.piece, args.pid, verdict);
+    let kill = kill::kill(client, (&longs, &short), args.pid, verdict);
     let kill = kill.map_err(|fault| client.failure(fault))?;
     report.put("kill", kill.value(), kill.lines());
     Ok(())

@@ -80,6 +80,11 @@ impl Machine {
         if round.pieces.is_empty() {
             return;
         }
+        for piece in &round.pieces {
+            if let Some(entry) = self.jobs.get_mut(&piece.job) {
+                entry.round_longest = entry.round_longest.max(took);
+            }
+        }
         for entry in self.jobs.values_mut() {
             if let State::Prompt(prompt) = &mut entry.state {
                 prompt.rounds_waited = prompt.rounds_waited.saturating_add(1);

@@ -81,6 +81,7 @@ impl Machine {
             cached_rows: left.cached_rows,
             queue_time: left.queue_time,
             engine_time: left.engine_time,
+            round_longest: left.round_longest,
         }));
     }
 }

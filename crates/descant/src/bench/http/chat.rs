@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use descant_decision::Value;
 use descant_decision::json::{Object, parse, to_json};
 
-use super::client::{Client, said};
+use super::client::{Answer, Client, said};
 use super::times::{ms, ms_value, percentile};
 
 /// What a stream went through.
@@ -19,22 +19,22 @@ pub(crate) struct Gaps {
     idle: Vec<Duration>,
     /// Gaps that the decision's time touches.
     during: Vec<Duration>,
-    /// Tokens of the decision's prompt, and its time beside the stream.
-    tokens: u64,
-    beside: Duration,
-    /// What decisions take on the device alone, where the server says so.
-    alone: Option<Alone>,
-    /// Rows of a piece on the server, as the user says.
-    piece: usize,
+    /// The decision beside the stream.
+    beside: Asked,
+    /// One of about the same length alone.
+    alone: Asked,
     /// Whether the stream gave tokens until the decision was answered.
     whole: bool,
 }
 
-/// Decisions alone: what one of about the same length takes, and one of about half of it.
+/// A decision.
 #[derive(Clone, Copy, Debug)]
-struct Alone {
-    long: (u64, Duration),
-    half: (u64, Duration),
+struct Asked {
+    /// Tokens of its prompt.
+    tokens: u64,
+    took: Duration,
+    /// Its longest round, where the server says so.
+    round: Option<Duration>,
 }
 
 /// A stream as it comes: when each piece of text was there.
@@ -49,19 +49,9 @@ struct Watched {
 ///
 /// # Errors
 /// What went wrong.
-pub(crate) fn gaps(
-    client: &Client,
-    long: &[String; 2],
-    half: &str,
-    piece: usize,
-) -> Result<Option<Gaps>, String> {
+pub(crate) fn gaps(client: &Client, long: &[String; 2]) -> Result<Option<Gaps>, String> {
     let refusals = AtomicUsize::new(0);
-    let timed = |request: &str| {
-        let answer = client.decided(request, &refusals)?;
-        Ok::<_, String>(answer.computed.map(|time| (answer.tokens(), time)))
-    };
-    let alone = timed(&long[0])?.zip(timed(half)?);
-    let alone = alone.map(|(long, half)| Alone { long, half });
+    let alone = Asked::of(&client.decided(&long[0], &refusals)?);
     let model = client.model().unwrap_or_default();
     let mut best: Option<Gaps> = None;
     // A model may end its text soon; another question may have a longer answer.
@@ -81,9 +71,9 @@ pub(crate) fn gaps(
         let Some(measured) = measured else {
             return Ok(None);
         };
-        let (sent, answered, tokens) = measured?;
+        let (sent, beside) = measured?;
         let texts = watched.texts.into_inner().expect("a reader did not panic");
-        let gaps = Gaps::between(&texts, (sent, answered), tokens, piece, alone);
+        let gaps = Gaps::between(&texts, sent, beside, alone);
         let whole = gaps.whole;
         if best
             .as_ref()
@@ -137,13 +127,13 @@ impl Watched {
         Ok(true)
     }
 
-    /// Lets the stream run a while, then sends a decision beside it: when it was sent, when answered, its tokens.
+    /// Lets the stream run a while, then sends a decision beside it: when it was sent, and what came of it.
     fn meet(
         &self,
         client: &Client,
         long: &str,
         refusals: &AtomicUsize,
-    ) -> Result<(Instant, Instant, u64), String> {
+    ) -> Result<(Instant, Asked), String> {
         let started = Instant::now();
         while self.count() < TEXTS_BEFORE && !self.ended.load(Ordering::Acquire) {
             if started.elapsed() > BEGIN_WAIT_MAX {
@@ -160,7 +150,12 @@ impl Watched {
         }
         let sent = Instant::now();
         let answer = client.decided(long, refusals)?;
-        Ok((sent, Instant::now(), answer.tokens()))
+        let asked = Asked {
+            // Refusals before it are part of the time beside the stream.
+            took: sent.elapsed(),
+            ..Asked::of(&answer)
+        };
+        Ok((sent, asked))
     }
 
     fn count(&self) -> usize {
@@ -186,14 +181,19 @@ fn has_text(event: &str) -> bool {
     texts().is_some()
 }
 
+impl Asked {
+    fn of(answer: &Answer) -> Asked {
+        Asked {
+            tokens: answer.tokens(),
+            took: answer.took,
+            round: answer.round,
+        }
+    }
+}
+
 impl Gaps {
-    fn between(
-        texts: &[Instant],
-        (sent, answered): (Instant, Instant),
-        tokens: u64,
-        piece: usize,
-        alone: Option<Alone>,
-    ) -> Gaps {
+    fn between(texts: &[Instant], sent: Instant, beside: Asked, alone: Asked) -> Gaps {
+        let answered = sent + beside.took;
         let (mut idle, mut during) = (Vec::new(), Vec::new());
         for pair in texts.windows(2) {
             let gap = pair[1] - pair[0];
@@ -206,30 +206,16 @@ impl Gaps {
         Gaps {
             idle,
             during,
-            tokens,
-            beside: answered - sent,
+            beside,
             alone,
-            piece,
             whole: texts.last().is_some_and(|last| *last >= answered),
         }
     }
 
-    /// Times of a piece of the long decision alone: the mean, and that of the last one, whose rows look back on all
-    /// others.
-    fn piece_times(&self) -> Option<(Duration, Duration)> {
-        let Alone { long, half } = self.alone?;
-        let pieces = long.0.div_ceil(self.piece as u64).max(1);
-        let mean = long.1.div_f64(pieces as f64);
-        // The time of n rows is a·n + b·n²; two of them give a and b, and the next rows take a + 2·b·n each.
-        let rate = |(rows, time): (u64, Duration)| time.as_secs_f64() / rows.max(1) as f64;
-        let (n, m) = (long.0 as f64, half.0 as f64);
-        let b = if n > m {
-            (rate(long) - rate(half)) / (n - m)
-        } else {
-            0.0
-        };
-        let last = (rate(long) + b.max(0.0) * n) * self.piece as f64;
-        Some((mean, Duration::from_secs_f64(last)))
+    /// What a gap may last if it spans one round with a piece of the decision and one step of the stream alone: the
+    /// longest of each.
+    fn bound(&self) -> Option<Duration> {
+        Some(self.beside.round? + percentile(&self.idle, 1.0))
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -249,27 +235,29 @@ impl Gaps {
             ),
             format!(
                 "{:<34}{:>8}{:>11.3}{:>12.2}",
-                format!("beside a decision of {} tokens", self.tokens),
+                format!("beside a decision of {} tokens", self.beside.tokens),
                 self.during.len(),
                 median(&self.during),
                 longest(&self.during)
             ),
         ];
-        let mut note = format!(
-            "the decision took {:.1} ms beside the stream",
-            ms(self.beside)
-        );
-        if let (Some(alone), Some((mean, last))) = (self.alone, self.piece_times()) {
-            note.push_str(&format!(
-                "; one of {} tokens takes {:.1} ms alone: {:.2} ms a piece of {} rows on average, about {:.2} ms the last",
-                alone.long.0,
-                ms(alone.long.1),
-                ms(mean),
-                self.piece,
-                ms(last)
+        lines.push(format!(
+            "the decision took {:.1} ms beside the stream; one of {} tokens takes {:.1} ms alone",
+            ms(self.beside.took),
+            self.alone.tokens,
+            ms(self.alone.took)
+        ));
+        if let (Some(beside), Some(alone), Some(bound)) =
+            (self.beside.round, self.alone.round, self.bound())
+        {
+            lines.push(format!(
+                "its longest round, a piece and the stream's token, took {:.2} ms; alone, {:.2} ms; with the stream's longest \
+                 step alone: {:.2} ms",
+                ms(beside),
+                ms(alone),
+                ms(bound)
             ));
         }
-        lines.push(note);
         if !self.whole {
             lines.push("the stream ended before the decision".to_owned());
         }
@@ -287,20 +275,12 @@ impl Gaps {
         Object::new()
             .with("alone", gaps(&self.idle))
             .with("beside_decision", gaps(&self.during))
-            .with("decision_tokens", self.tokens)
-            .with("decision_ms", ms_value(self.beside))
-            .with(
-                "decision_alone_ms",
-                self.alone.map(|alone| ms_value(alone.long.1)),
-            )
-            .with(
-                "piece_ms",
-                self.piece_times().map(|(mean, _)| ms_value(mean)),
-            )
-            .with(
-                "last_piece_ms",
-                self.piece_times().map(|(_, last)| ms_value(last)),
-            )
+            .with("decision_tokens", self.beside.tokens)
+            .with("decision_ms", ms_value(self.beside.took))
+            .with("decision_alone_ms", ms_value(self.alone.took))
+            .with("longest_piece_ms", self.beside.round.map(ms_value))
+            .with("longest_piece_alone_ms", self.alone.round.map(ms_value))
+            .with("piece_and_step_ms", self.bound().map(ms_value))
             .with("stream_outlasted_decision", self.whole)
             .into()
     }
@@ -341,19 +321,18 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let texts = [at(0), at(10), at(20), at(50), at(90), at(100)];
-        let alone = Alone {
-            long: (2048, Duration::from_millis(60)),
-            half: (1024, Duration::from_millis(20)),
+        let asked = |took| Asked {
+            tokens: 2048,
+            took: Duration::from_millis(took),
+            round: Some(Duration::from_millis(35)),
         };
-        let gaps = Gaps::between(&texts, (at(25), at(80)), 2048, 1024, Some(alone));
+        let gaps = Gaps::between(&texts, at(25), asked(55), asked(60));
         let ms = |gaps: &[Duration]| gaps.iter().map(Duration::as_millis).collect::<Vec<_>>();
         assert_eq!(ms(&gaps.idle), [10, 10]);
         assert_eq!(ms(&gaps.during), [30, 40]);
         assert!(gaps.whole);
-        // The first 1024 rows take 20 ms and the next 40: of n thousand-and-24, 10 n + 10 n² ms; the next take 50.
-        let (mean, last) = gaps.piece_times().unwrap();
-        assert_eq!((mean.as_millis(), last.as_millis()), (30, 50));
-        let short = Gaps::between(&texts[..3], (at(25), at(80)), 2000, 1024, None);
+        assert_eq!(gaps.bound(), Some(Duration::from_millis(35 + 10)));
+        let short = Gaps::between(&texts[..3], at(25), asked(55), asked(60));
         assert!(!short.whole && short.during.is_empty());
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Answer {
     pub(crate) queued: Option<Duration>,
     /// Time from the line to the answer, where it says so.
     pub(crate) computed: Option<Duration>,
+    /// The longest round with rows of its prompt, where it says so.
+    pub(crate) round: Option<Duration>,
 }
 
 /// What came of a request.
@@ -115,6 +117,7 @@ impl Client {
                         took: started.elapsed(),
                         queued: milliseconds(&reply, "x-clef-queue-ms"),
                         computed: milliseconds(&reply, "x-clef-engine-ms"),
+                        round: milliseconds(&reply, "x-clef-round-ms"),
                     }),
                 },
                 (429 | 503 | 529, Some(pause)) => {

@@ -23,10 +23,9 @@ pub(crate) struct Kill {
     idle: Duration,
     /// The same right after the clients left.
     next: Answer,
-    /// A long request alone: tokens, and time on the device.
+    /// A long request alone: tokens, and its longest round.
     long_tokens: u64,
-    long: Option<Duration>,
-    piece: usize,
+    round: Option<Duration>,
     after: Look,
 }
 
@@ -37,7 +36,6 @@ pub(crate) struct Kill {
 pub(crate) fn kill(
     client: &Client,
     (longs, short): (&[String], &str),
-    piece: usize,
     pid: Option<u32>,
     verdict: &mut Verdict,
 ) -> Result<Kill, String> {
@@ -90,8 +88,7 @@ pub(crate) fn kill(
         idle: percentile(&idle, 0.5),
         next,
         long_tokens: long.tokens(),
-        long: long.computed,
-        piece,
+        round: long.round,
         after,
     })
 }
@@ -127,11 +124,6 @@ fn begin(url: &str, request: &str) -> Result<TcpStream, String> {
 }
 
 impl Kill {
-    fn piece_time(&self) -> Option<Duration> {
-        let pieces = self.long_tokens.div_ceil(self.piece as u64).max(1);
-        Some(self.long?.div_f64(pieces as f64))
-    }
-
     pub(crate) fn lines(&self) -> Vec<String> {
         let known = |time: Option<Duration>| match time {
             Some(time) => format!("{:.2} ms", ms(time)),
@@ -145,10 +137,9 @@ impl Kill {
             ms(self.next.took)
         )];
         lines.push(format!(
-            "alone it takes {:.2} ms; a piece of {} rows takes {} on average",
+            "alone it takes {:.2} ms; the longest piece of a long one takes {}",
             ms(self.idle),
-            self.piece,
-            known(self.piece_time())
+            known(self.round)
         ));
         if let Some((free, all)) = self.after.slots {
             lines.push(format!("slots afterwards: {free} of {all} free"));
@@ -163,7 +154,7 @@ impl Kill {
             .with("next_queue_ms", self.next.queued.map(ms_value))
             .with("next_ms", ms_value(self.next.took))
             .with("idle_ms", ms_value(self.idle))
-            .with("piece_ms", self.piece_time().map(ms_value))
+            .with("longest_piece_ms", self.round.map(ms_value))
             .with("slots_free_after", self.after.slots.map(|(free, _)| free))
             .with("slots", self.after.slots.map(|(_, all)| all))
             .into()
