@@ -15,6 +15,7 @@ use descant_release::{HeadConfig, ModelConfig, Outline, Part, Release};
 
 use crate::args::{self, Compute, DeviceFlag};
 use crate::failure::Failure;
+use crate::progress::loading;
 
 /// Prompt rows of a round of a command that has the device for itself; longer prompts are run in pieces.
 const ROWS: usize = 1024;
@@ -187,11 +188,14 @@ pub(crate) fn load(
         source: source.into(),
     })?;
     let pool = Arc::new(pool);
-    let backend = load_backend(release, compute, on, room, &pool)?;
-    let head = match release.head() {
-        Some(config) => Some(load_head(config, release, &pool)?),
-        None => None,
-    };
+    let (backend, head) = loading(release, || {
+        let backend = load_backend(release, compute, on, room, &pool)?;
+        let head = match release.head() {
+            Some(config) => Some(load_head(config, release, &pool)?),
+            None => None,
+        };
+        Ok::<_, Failure>((backend, head))
+    })?;
     // All that is needed was copied: the rows of the embeddings are read again as they are wanted.
     release.discard_pages();
     Ok(Device { backend, head })

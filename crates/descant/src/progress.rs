@@ -1,8 +1,12 @@
-//! The progress of a fetch on standard error: a bar on a terminal, a line a file elsewhere.
+//! The progress of a fetch and of loading, on standard error: a bar on a terminal; elsewhere a fetch says a line a file.
 
 use std::io::{IsTerminal, stderr};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use descant_decision::printable;
+use descant_release::Release;
 use descant_release::hub::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -50,8 +54,38 @@ impl Progress for Bars {
     }
 }
 
+/// Loads a release's weights by `load`, with a bar if standard error is a terminal.
+pub(crate) fn loading<T>(release: &Release, load: impl FnOnce() -> T) -> T {
+    let bytes = release.bytes() as u64;
+    // Smaller ones are there before a bar can be seen.
+    if !stderr().is_terminal() || bytes < BAR_BYTES {
+        return load();
+    }
+    let bar = ProgressBar::new(bytes)
+        .with_style(style())
+        .with_message("weights");
+    let (loaded, watched) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let watched = watched;
+            while watched.recv_timeout(BAR_PAUSE) == Err(RecvTimeoutError::Timeout) {
+                bar.set_position((release.touched() * bytes as f64) as u64);
+            }
+            bar.finish_and_clear();
+        });
+        let result = load();
+        drop(loaded);
+        result
+    })
+}
+
 fn style() -> ProgressStyle {
     let template =
         "{msg:32!} {wide_bar} {bytes:>10} of {total_bytes:>10}  {bytes_per_sec:>12}  {eta:>5} left";
     ProgressStyle::with_template(template).expect("the template is a constant")
 }
+
+/// Weights that are loaded with a bar, from so many bytes on.
+const BAR_BYTES: u64 = 256 << 20;
+/// Time between two looks at what was loaded.
+const BAR_PAUSE: Duration = Duration::from_millis(100);

@@ -287,11 +287,15 @@ impl Release {
         }
     }
 
+    /// Bytes of all files of weights.
+    pub fn bytes(&self) -> usize {
+        self.files.iter().map(|file| file.bytes().len()).sum()
+    }
+
     /// How far a loader is that asks for each tensor once: the share of the weights asked for so far, at most 1.
     pub fn touched(&self) -> f64 {
-        let all: usize = self.files.iter().map(|file| file.bytes().len()).sum();
         let touched = self.touched_bytes.load(Ordering::Relaxed);
-        (touched as f64 / all.max(1) as f64).min(1.0)
+        (touched as f64 / self.bytes().max(1) as f64).min(1.0)
     }
 
     /// BLAKE3 digests of the files that make the model what it is. Reads all of them.
