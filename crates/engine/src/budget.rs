@@ -346,6 +346,7 @@ it fits with --max-length 1024";
         };
         let settings = Settings {
             cache_bytes: 77,
+            head_threads: 1,
             ..Settings::default()
         };
         let bytes = |width| {

@@ -32,7 +32,8 @@ pub struct Settings {
     pub cache_bytes: usize,
     /// Shortest prefix that is worth a snapshot, in rows. Default 64.
     pub cache_rows_min: usize,
-    /// Threads that run the head beside the next round; at least 1. Default 1.
+    /// Threads that run the head beside the next round; at least 1. Default 2, so that a short decision does not wait for
+    /// a long one.
     pub head_threads: usize,
     /// Rounds that fail one after the other until [`Health::Failing`](crate::Health::Failing) is reported. Default 3.
     pub failures_max: u32,
@@ -51,7 +52,7 @@ impl Default for Settings {
             wait_max: Some(Duration::from_secs(8)),
             cache_bytes: 256 << 20,
             cache_rows_min: CHUNK_ROWS,
-            head_threads: 1,
+            head_threads: 2,
             failures_max: 3,
         }
     }
