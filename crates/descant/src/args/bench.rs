@@ -47,6 +47,11 @@ pub(crate) struct BenchHttp {
     /// About the most tokens of a made-up request; below what the server takes by as much as a guess may be wrong.
     #[arg(long, value_name = "TOKENS", default_value_t = 14_500, value_parser = positive)]
     pub(crate) longest: usize,
+    /// Go through the levels so many times, in turns, and add up what each gave: what else the machine does then weighs
+    /// on all of them alike.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub(crate) turns: usize,
+
     /// Send fewer and shorter requests.
     #[arg(long)]
     pub(crate) quick: bool,

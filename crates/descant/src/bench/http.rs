@@ -73,13 +73,13 @@ fn measure(
     }
     if wants(BenchPart::Levels) {
         let levels = levels(args, client, sizer, verdict)?;
-        let lines = levels.iter().map(Level::line);
+        let mut lines = vec![Level::head()];
+        lines.extend(levels.iter().map(Level::line));
+        if let Some((first, others)) = levels.split_first() {
+            lines.extend(others.iter().map(|level| level.against(first)));
+        }
         let values: Value = levels.iter().map(Level::value).collect();
-        report.put(
-            "levels",
-            values,
-            [Level::head()].into_iter().chain(lines).collect(),
-        );
+        report.put("levels", values, lines);
     }
     if wants(BenchPart::Chat) {
         let length = if args.quick { 4000 } else { args.longest }.min(args.longest);
@@ -129,18 +129,25 @@ fn levels(
     let lengths = mixed_lengths(count, longest);
     let given = args.records.as_deref().map(requests::of_file).transpose()?;
     let each = given.as_ref().map_or(lengths.len(), Vec::len);
-    let meter = Meter::of("requests", 0, Some((2 * each * args.levels.len()) as u64));
-    let mut found = Vec::new();
-    for (index, &clients) in args.levels.iter().enumerate() {
+    let count = args.levels.len() * args.turns;
+    let meter = Meter::of("requests", 0, Some((2 * each * count) as u64));
+    let mut found: Vec<Level> = Vec::new();
+    for turn in 0..count {
+        let index = turn % args.levels.len();
+        let clients = args.levels[index];
         let made = || {
-            let seed = |at| seed(args, Part::Level(index), at);
+            let seed = |at| seed(args, Part::Level(turn), at);
             let pairs = lengths.iter().enumerate();
             pairs
                 .map(|(at, &length)| sizer.request(seed(at), length))
                 .collect()
         };
         let requests = given.clone().unwrap_or_else(made);
-        found.push(levels::level(client, &requests, clients, &meter, verdict));
+        let level = levels::level(client, &requests, clients, &meter, verdict);
+        match found.get_mut(index) {
+            Some(first) => first.add(level),
+            None => found.push(level),
+        }
     }
     Ok(found)
 }

@@ -24,6 +24,8 @@ pub(crate) struct Level {
     requests: usize,
     wall: Duration,
     tokens: u64,
+    /// Of each turn: tokens a second.
+    rates: Vec<f64>,
     latencies: Vec<Duration>,
     /// Refusals with a hint; the requests were sent again.
     refused: usize,
@@ -95,6 +97,7 @@ pub(crate) fn level(
         requests: requests.len(),
         wall: company.wall,
         tokens: 0,
+        rates: Vec::new(),
         latencies: Vec::new(),
         refused: company.refused + alone.refused,
         unequal: 0,
@@ -116,6 +119,7 @@ pub(crate) fn level(
             }
         }
     }
+    level.rates.push(level.per_second(level.tokens as f64));
     level
 }
 
@@ -160,6 +164,34 @@ pub(crate) fn classes(
 }
 
 impl Level {
+    /// Adds another turn of the same level.
+    pub(crate) fn add(&mut self, turn: Level) {
+        self.requests += turn.requests;
+        self.wall += turn.wall;
+        self.tokens += turn.tokens;
+        self.rates.extend(turn.rates);
+        self.latencies.extend(turn.latencies);
+        self.refused += turn.refused;
+        self.unequal += turn.unequal;
+        self.failed += turn.failed;
+    }
+
+    /// The throughput against that of another level, in all and turn by turn.
+    pub(crate) fn against(&self, other: &Level) -> String {
+        let rate = |level: &Level| level.per_second(level.tokens as f64);
+        let whole = rate(self) / rate(other).max(f64::MIN_POSITIVE);
+        let pairs = self.rates.iter().zip(&other.rates);
+        let turns: Vec<String> = pairs
+            .map(|(rate, other)| format!("{:.2}", rate / other.max(f64::MIN_POSITIVE)))
+            .collect();
+        format!(
+            "{} clients: {whole:.2} times the tokens a second of {} (turn by turn: {})",
+            self.clients,
+            other.clients,
+            turns.join(" ")
+        )
+    }
+
     fn per_second(&self, count: f64) -> f64 {
         count / self.wall.as_secs_f64().max(1e-9)
     }
@@ -209,6 +241,13 @@ impl Level {
                 "tokens_per_second",
                 Value::float(self.per_second(self.tokens as f64)),
             )
+            .with(
+                "tokens_per_second_of_each_turn",
+                self.rates
+                    .iter()
+                    .map(|rate| Value::float(*rate))
+                    .collect::<Value>(),
+            )
             .with("p50_ms", ms_value(percentile(&self.latencies, 0.5)))
             .with("p95_ms", ms_value(percentile(&self.latencies, 0.95)))
             .with("refused", self.refused)
@@ -246,5 +285,38 @@ impl Class {
             .with("p50_ms", ms_value(percentile(&self.latencies, 0.5)))
             .with("p95_ms", ms_value(percentile(&self.latencies, 0.95)))
             .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(clients: usize, tokens: u64, seconds: u64) -> Level {
+        Level {
+            clients,
+            requests: 2,
+            wall: Duration::from_secs(seconds),
+            tokens,
+            rates: vec![tokens as f64 / seconds as f64],
+            latencies: vec![Duration::from_millis(seconds); 2],
+            refused: 1,
+            unequal: 0,
+            failed: 0,
+        }
+    }
+
+    #[test]
+    fn turns_add_up_and_are_compared_pair_by_pair() {
+        let mut one = level(1, 1000, 10);
+        one.add(level(1, 1000, 20));
+        let mut many = level(16, 1000, 5);
+        many.add(level(16, 1000, 25));
+        assert_eq!((one.requests, one.tokens, one.refused), (4, 2000, 2));
+        assert_eq!(one.latencies.len(), 4);
+        assert_eq!(
+            many.against(&one),
+            "16 clients: 1.00 times the tokens a second of 1 (turn by turn: 2.00 0.80)"
+        );
     }
 }
