@@ -56,7 +56,7 @@ impl Profile {
     }
 
     /// The parts by name, in the order in which they first came.
-    fn times(self, start: &Mark) -> Result<Vec<PartTime>, CudaError> {
+    pub(crate) fn times(self, start: &Mark) -> Result<Vec<PartTime>, CudaError> {
         let (mut times, mut before): (Vec<PartTime>, _) = (Vec::new(), start);
         let parts = self.parts.into_inner();
         for (part, mark) in &parts {

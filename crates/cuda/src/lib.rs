@@ -20,6 +20,7 @@ mod bench;
 #[allow(unsafe_code, reason = "the driver is a C library")]
 mod driver;
 mod error;
+mod head;
 #[allow(unsafe_code, reason = "launches hand untyped pointers to kernels")]
 mod launch;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod tests;
 pub use backend::{CudaBackend, MemoryItem, Options, memory};
 pub use bench::{Ceilings, PartTime};
 pub use error::CudaError;
+pub use head::{CudaHead, HeadOptions, head_memory};
 
 /// Free memory of a device, in bytes.
 ///

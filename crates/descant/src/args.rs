@@ -334,6 +334,10 @@ pub(crate) struct Compute {
     /// are equal within rounding, not on bits, between the two.
     #[arg(long, value_name = "WHERE", env = "DESCANT_DEVICE", default_value = "auto", value_parser = device)]
     pub(crate) device: DeviceFlag,
+    /// Where the joint head runs: auto is with the model; cpu keeps it on the processor beside a GPU, which is slower and serves
+    /// as a check, since the two are equal within f32's rounding.
+    #[arg(long, value_enum, value_name = "WHERE", default_value = "auto")]
+    pub(crate) head_device: HeadDevice,
     /// Threads that compute [default: all cores]. Numbers do not depend on it.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
@@ -406,6 +410,13 @@ pub(crate) enum DeviceFlag {
     Cpu,
     /// A CUDA device by its number.
     Cuda(usize),
+}
+
+/// Where the joint head runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeadDevice {
+    Auto,
+    Cpu,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use descant_cpu::{CpuBackend, CpuHead, Isa, LmHead, Options, Pool, Precision};
-use descant_cuda::CudaBackend;
+use descant_cuda::{CudaBackend, CudaHead, HeadOptions};
 use descant_engine::{BudgetFlag, BudgetItem, Settings, check_budget};
 use descant_model::{Backend, CHUNK_ROWS, Capacity, Head};
-use descant_release::{HeadConfig, ModelConfig, Outline, Part, Release};
+use descant_release::{Dtype, ModelConfig, Outline, Part, Release};
 
-use crate::args::{self, Compute, DeviceFlag};
+use crate::args::{self, Compute, DeviceFlag, HeadDevice};
 use crate::failure::Failure;
 use crate::progress::loading;
 
@@ -188,62 +188,87 @@ pub(crate) fn load(
         source: source.into(),
     })?;
     let pool = Arc::new(pool);
-    let (backend, head) = loading(release, || {
-        let backend = load_backend(release, compute, on, room, &pool)?;
-        let head = match release.head() {
-            Some(config) => Some(load_head(config, release, &pool)?),
-            None => None,
-        };
-        Ok::<_, Failure>((backend, head))
+    let device = loading(release, || match on {
+        On::Cpu => {
+            let options = options(compute, room);
+            let backend = CpuBackend::load(Arc::clone(release), options, Arc::clone(&pool))?;
+            Ok::<_, Failure>(Device {
+                backend: Box::new(backend),
+                head: load_head(release, &pool)?,
+            })
+        }
+        On::Cuda(ordinal) => load_on_gpu(release, compute, ordinal, (room, settings), &pool),
     })?;
     // All that is needed was copied: the rows of the embeddings are read again as they are wanted.
     release.discard_pages();
-    Ok(Device { backend, head })
+    Ok(device)
 }
 
-fn load_backend(
+fn load_on_gpu(
     release: &Arc<Release>,
     compute: &Compute,
-    on: On,
-    room: Room,
-    pool: &Arc<Pool>,
-) -> Result<Box<dyn Backend>, Failure> {
-    match on {
-        On::Cpu => Ok(Box::new(CpuBackend::load(
-            Arc::clone(release),
-            options(compute, room),
-            Arc::clone(pool),
-        )?)),
-        On::Cuda(ordinal) => {
-            let options = descant_cuda::Options {
-                ordinal,
-                capacity: room.capacity(),
-                portable: false,
-            };
-            let backend = CudaBackend::load(release, options)?;
-            tracing::info!(device = backend.device_name(), "the model is on a GPU");
-            Ok(Box::new(backend))
+    ordinal: usize,
+    (room, settings): (Room, &Settings),
+    pool: &Pool,
+) -> Result<Device, Failure> {
+    let capacity = room.capacity();
+    let options = descant_cuda::Options {
+        ordinal,
+        capacity,
+        portable: false,
+    };
+    let mut backend = CudaBackend::load(release, options)?;
+    tracing::info!(device = backend.device_name(), "the model is on a GPU");
+    let head = match (release.head(), compute.head_device) {
+        (Some(config), HeadDevice::Auto) => {
+            let source = Arc::clone(release) as Arc<dyn descant_model::HeadWeights>;
+            let options = head_options(ordinal, capacity, settings);
+            // Where rows beside the head take the output embedding's place, they are read from the file.
+            let (rows, table) = (release.lexical_embedding()?, release.output_embedding()?);
+            let is_its_own = std::ptr::eq(rows.bytes, table.bytes) && table.dtype == Dtype::BF16;
+            let head = CudaHead::load_beside(&mut backend, config, source, options, is_its_own)?;
+            Some(Arc::new(head) as Arc<dyn Head>)
         }
+        (Some(_), HeadDevice::Cpu) => load_head(release, pool)?,
+        (None, _) => None,
+    };
+    Ok(Device {
+        backend: Box::new(backend),
+        head,
+    })
+}
+
+/// What the head on a GPU reserves beside a backend of that capacity.
+fn head_options(ordinal: usize, capacity: Capacity, settings: &Settings) -> HeadOptions {
+    HeadOptions {
+        ordinal,
+        positions: capacity.positions,
+        runs: settings.head_runs_max(capacity.slots),
+        staged_rows: settings.head_rows_max().min(2 * capacity.rows),
+        spans: HeadOptions::spans_of(capacity.positions),
+        portable: false,
     }
 }
 
 /// The device and the precision of its activations, as receipts and figures name them.
 pub(crate) fn name(compute: &Compute) -> String {
     // A GPU that cannot be used is reported when the model is loaded.
-    match (On::of(compute).unwrap_or(On::Cpu), precision(compute)) {
-        (On::Cpu, Precision::Bf16) => "cpu bf16".to_owned(),
-        (On::Cpu, Precision::F32) => "cpu f32".to_owned(),
-        (On::Cuda(_), _) => "cuda bf16".to_owned(),
-    }
+    let name = match (On::of(compute).unwrap_or(On::Cpu), precision(compute)) {
+        (On::Cpu, Precision::Bf16) => "cpu bf16",
+        (On::Cpu, Precision::F32) => "cpu f32",
+        (On::Cuda(_), _) if compute.head_device == HeadDevice::Cpu => "cuda bf16, head on cpu",
+        (On::Cuda(_), _) => "cuda bf16",
+    };
+    name.to_owned()
 }
 
-fn load_head(
-    config: &HeadConfig,
-    release: &Arc<Release>,
-    pool: &Pool,
-) -> Result<Arc<dyn Head>, Failure> {
+/// The head on the CPU, if the release has one.
+fn load_head(release: &Arc<Release>, pool: &Pool) -> Result<Option<Arc<dyn Head>>, Failure> {
+    let Some(config) = release.head() else {
+        return Ok(None);
+    };
     let source = Arc::clone(release) as Arc<dyn descant_model::HeadWeights>;
-    Ok(Arc::new(CpuHead::load(config, source, pool)?))
+    Ok(Some(Arc::new(CpuHead::load(config, source, pool)?)))
 }
 
 fn options(compute: &Compute, room: Room) -> Options {
@@ -270,7 +295,8 @@ pub(crate) fn arithmetic(compute: &Compute) -> Result<&'static str, Failure> {
     Ok(match (On::of(compute)?, precision(compute)) {
         (On::Cpu, Precision::Bf16) => "Bf16",
         (On::Cpu, Precision::F32) => "F32",
-        (On::Cuda(_), _) => "Bf16 on CUDA",
+        (On::Cuda(_), _) if compute.head_device == HeadDevice::Cpu => "Bf16 on CUDA",
+        (On::Cuda(_), _) => "Bf16 on CUDA, head too",
     })
 }
 
@@ -304,7 +330,11 @@ fn both_memories(
         config, head, plan, ..
     } = outline;
     let capacity = room.capacity();
-    let device: Vec<BudgetItem> = match on {
+    let settings = Settings {
+        cache_bytes: room.cache_bytes(),
+        ..settings.clone()
+    };
+    let mut device: Vec<BudgetItem> = match on {
         On::Cpu => descant_cpu::memory(config, &options(compute, room), threads(compute))
             .iter()
             .map(|item| budget_item(item.name, item.bytes))
@@ -315,18 +345,23 @@ fn both_memories(
             .collect(),
     };
     let mut host = Vec::new();
-    let head_parameters: usize = plan
-        .part(Part::Head)
-        .map(|tensor| tensor.parameters())
-        .sum();
-    if head_parameters > 0 {
-        host.push(budget_item("head weights", 2 * head_parameters));
+    let mut width = None;
+    match (on, head) {
+        (On::Cuda(ordinal), Some(head)) if compute.head_device == HeadDevice::Auto => {
+            let options = head_options(ordinal, capacity, &settings);
+            let items = descant_cuda::head_memory(head, &options);
+            let item = |item: &descant_cuda::MemoryItem| {
+                budget_item(&format!("{} (GPU)", item.name), item.bytes)
+            };
+            device.extend(items.iter().map(item));
+        }
+        (_, Some(head)) => {
+            let parameters = plan.part(Part::Head).map(|tensor| tensor.parameters());
+            host.push(budget_item("head weights", 2 * parameters.sum::<usize>()));
+            width = Some(head.width);
+        }
+        (_, None) => {}
     }
-    let settings = Settings {
-        cache_bytes: room.cache_bytes(),
-        ..settings.clone()
-    };
-    let width = head.as_ref().map(|head| head.width);
     let ModelConfig { hidden, vocab, .. } = *config;
     host.extend(settings.budget(capacity, hidden, vocab, width));
     [device, host].map(|mut items| {

@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
         Confidence::default(),
     );
     let axes = axes(args);
+    let threads_max = axes.threads.iter().copied().max().unwrap_or(1);
     let piece_max = axes.pieces.iter().copied().max().unwrap_or(CHUNK_ROWS);
     let left_rows = plan::left_rows(&axes.pieces);
     let cast = Cast::gather(&desk, args.quick, args.records.as_deref(), left_rows)?;
@@ -88,7 +89,7 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
             threads: Some(threads),
             ..args.compute.clone()
         };
-        let settings = settings_of_budget(room);
+        let settings = settings_of_budget(room, threads_max);
         let Device { backend, head } = backend::load(&release, &compute, room, &settings)?;
         Ok(House {
             rig: Rig::new(backend),
@@ -324,8 +325,9 @@ fn round_rows(piece_max: usize, cast: &Cast) -> usize {
 }
 
 /// The settings that take the most memory of all that run.
-fn settings_of_budget(room: Room) -> Settings {
+fn settings_of_budget(room: Room, head_threads: usize) -> Settings {
     Settings {
+        head_threads,
         rows_max: room.rows + room.slots,
         cache_bytes: room.cache_bytes(),
         ..load::settings_alone()

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use descant_decision::{Encoded, Logits};
-use descant_model::{Defect, Head, HeadRun};
+use descant_model::{Defect, Head, HeadRun, KeptRows};
 
 use crate::cache::Node;
 use crate::job::{Event, Flags, JobId};
@@ -49,8 +49,8 @@ pub(crate) enum HeadPiece {
     Absorb {
         /// Position of the first row.
         start: usize,
-        /// The rows, `[n, hidden]`.
-        hidden: Vec<f32>,
+        /// The rows.
+        hidden: HiddenPiece,
         /// Memory rows to copy out afterwards, for the state cache.
         copy: Option<Range<usize>>,
         /// The rows' place in the bounded buffer.
@@ -58,6 +58,15 @@ pub(crate) enum HeadPiece {
     },
     /// Memory rows of an earlier decision.
     Preload(Arc<Node>),
+}
+
+/// New hidden rows, wherever they are.
+#[derive(Debug)]
+pub(crate) enum HiddenPiece {
+    /// `[n, hidden]`
+    Host(Vec<f32>),
+    /// Kept by the backend for a head on its device.
+    Kept(KeptRows),
 }
 
 /// What the head gives back for a task.
@@ -140,7 +149,10 @@ impl HeadTask {
                     copy,
                     place,
                 } => {
-                    run.absorb(start, &hidden)?;
+                    match hidden {
+                        HiddenPiece::Host(rows) => run.absorb(start, &rows)?,
+                        HiddenPiece::Kept(rows) => run.absorb_kept(start, rows)?,
+                    }
                     drop(place);
                     copies.extend(copy.map(|rows| run.memory(rows)));
                 }

@@ -13,7 +13,7 @@ mod round;
 mod simulation;
 mod verdict;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub(crate) struct Machine {
     slots: Slots,
     /// All jobs inside, oldest first.
     jobs: BTreeMap<JobId, Entry>,
+    /// Jobs whose decision is with the head just now, those that have ended meanwhile among them.
+    away: BTreeSet<JobId>,
     cache: Cache,
     head_rows: RowsBuffer,
     chat_share: ChatShare,
@@ -165,6 +167,7 @@ impl Machine {
             head_rows: RowsBuffer::new(settings.head_rows_max()),
             chat_share: ChatShare::new(settings.chat_share),
             jobs: BTreeMap::new(),
+            away: BTreeSet::new(),
             failures: 0,
             closing: None,
             logits: Vec::new(),
@@ -400,6 +403,9 @@ impl Machine {
             .values()
             .filter(|entry| entry.head.is_some())
             .count();
+        // One that was given up holds its memory until the head lets go of it.
+        let left = self.away.iter().filter(|id| !self.jobs.contains_key(id));
+        let in_head = in_head + left.count();
         Seats {
             slots: self.slots.free(),
             chat: (count - self.settings.decision_slots).saturating_sub(chat),

@@ -74,6 +74,23 @@ impl fmt::Debug for Saved {
     }
 }
 
+/// Hidden rows of a round that a backend keeps where a head on the same device reads them. Dropping it gives their memory
+/// back.
+pub struct KeptRows {
+    /// How many.
+    pub rows: usize,
+    /// The backend's own data.
+    pub data: Box<dyn Any + Send>,
+}
+
+impl fmt::Debug for KeptRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptRows")
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A device that holds a model's weights and runs rounds over slots.
 ///
 /// A stream's numbers depend on its own tokens, the weights and the backend alone: on no other segment of the round, on
@@ -106,6 +123,19 @@ pub trait Backend: Send {
     /// # Panics
     /// If a row was not in the last round or `out` has another length.
     fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect>;
+
+    /// Keeps hidden rows of the last round for the head on this device, where they outlive the next round; `None` if there is
+    /// no such head or no room just now, so that they go by way of [`Backend::hidden`].
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    ///
+    /// # Panics
+    /// If a row was not in the last round.
+    fn keep_hidden(&self, rows: Range<usize>) -> Result<Option<KeptRows>, Defect> {
+        let _ = rows;
+        Ok(None)
+    }
 
     /// Next-token logits of some rows of the last round: `out` is `[rows.len(), vocab]` f32.
     ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use descant_decision::{Encoded, Logits};
 use descant_release::{LoadError, Release, Tensor};
 
-use crate::Defect;
+use crate::{Defect, KeptRows};
 
 /// Where a head's weights come from: a release, or whatever else has tensors of these names.
 ///
@@ -55,7 +55,22 @@ pub trait HeadRun: Send {
     /// If `start` is not the number of rows taken so far.
     fn absorb(&mut self, start: usize, hidden: &[f32]) -> Result<(), Defect>;
 
-    /// Copies the projected memory rows taken so far, `[rows.len(), W]` f32, for a later decision on the same prefix.
+    /// Takes the next hidden rows from where the backend kept them for this head.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device, or if the rows are kept for another head: one that no backend keeps rows for takes none.
+    ///
+    /// # Panics
+    /// If `start` is not the number of rows taken so far.
+    fn absorb_kept(&mut self, start: usize, rows: KeptRows) -> Result<(), Defect> {
+        let _ = (start, rows);
+        Err(Defect::Device {
+            message: "this head takes hidden rows from the host alone".into(),
+        })
+    }
+
+    /// Copies the projected memory rows taken so far for a later decision on the same prefix: as many values a row as the head
+    /// likes, which only a run of the same head can read. None if the device fails.
     ///
     /// # Panics
     /// If a row was not taken yet.

@@ -10,6 +10,6 @@ mod error;
 mod head;
 pub mod reference;
 
-pub use backend::{Backend, CHUNK_ROWS, Capacity, Pass, Saved, Segment, Slot};
+pub use backend::{Backend, CHUNK_ROWS, Capacity, KeptRows, Pass, Saved, Segment, Slot};
 pub use error::Defect;
 pub use head::{Head, HeadRun, HeadWeights};

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use descant_model::{Backend, CHUNK_ROWS, Capacity, Defect, Pass, Saved, Segment, Slot};
+use descant_model::{Backend, CHUNK_ROWS, Capacity, Defect, KeptRows, Pass, Saved, Segment, Slot};
 use descant_release::{ModelConfig, Release};
 
 use crate::bench::Profile;
-use crate::driver::{Gpu, Graph};
+use crate::driver::{Block, Gpu, Graph};
 use crate::error::CudaError;
+use crate::head::{Kept, Staging};
 use crate::launch::{Kernels, Product};
 
 mod memory;
@@ -56,6 +58,8 @@ pub struct CudaBackend {
     options: Options,
     /// Rows of the last round.
     rows: usize,
+    /// Where hidden rows are kept for a head on this device.
+    staging: Option<Arc<Staging>>,
 }
 
 impl CudaBackend {
@@ -113,7 +117,18 @@ impl CudaBackend {
             config,
             options,
             rows: 0,
+            staging: None,
         })
+    }
+
+    /// The output embedding's rows, `[vocab, H]`.
+    pub(crate) fn output_embedding(&self) -> Block<u16> {
+        self.weights.lm_head.weight.clone()
+    }
+
+    /// Keeps hidden rows there from now on.
+    pub(crate) fn keep_rows_in(&mut self, staging: Option<Arc<Staging>>) {
+        self.staging = staging;
     }
 
     /// The device's name.
@@ -303,6 +318,33 @@ impl Backend for CudaBackend {
         )?;
         widen(&bits, out);
         Ok(())
+    }
+
+    fn keep_hidden(&self, rows: Range<usize>) -> Result<Option<KeptRows>, Defect> {
+        assert!(
+            rows.end <= self.rows,
+            "row {} was not in the last round",
+            rows.end
+        );
+        let Some(staged) = self
+            .staging
+            .as_ref()
+            .and_then(|staging| staging.take(rows.len()))
+        else {
+            return Ok(None);
+        };
+        self.gpu.bind()?;
+        let width = self.config.hidden;
+        let from = &self.buffers.normed;
+        self.gpu.copy(
+            &from.part(rows.start * width..rows.end * width),
+            &staged.block(),
+        )?;
+        let mark = self.gpu.mark()?;
+        Ok(Some(KeptRows {
+            rows: rows.len(),
+            data: Box::new(Kept { staged, mark }),
+        }))
     }
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {

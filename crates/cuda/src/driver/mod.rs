@@ -24,10 +24,12 @@ const ALIGNMENT: usize = 256;
 /// Values that device memory may hold: any bits are a value.
 pub(crate) trait Plain: Copy + Default + 'static {}
 impl Plain for f32 {}
+impl Plain for f64 {}
 impl Plain for i32 {}
 impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for [f32; 2] {}
+impl Plain for [f64; 2] {}
 impl Plain for [i32; 4] {}
 
 /// The context of a device, which any thread may use.
@@ -300,6 +302,25 @@ impl Gpu {
         self.wait()
     }
 
+    /// Copies a block to another of the same device, in the order of this stream.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn copy<T: Plain>(&self, from: &Block<T>, to: &Block<T>) -> Result<(), CudaError> {
+        assert_eq!(from.len, to.len, "a copy of equal lengths");
+        // SAFETY: both blocks have `from.bytes()` bytes, which the line above checked, and any bits are a value of T.
+        unsafe { result::memcpy_dtod_async(to.address, from.address, from.bytes(), self.stream) }
+            .map_err(|error| failed("a copy on the device", error))
+    }
+
+    /// Lets the work that follows on this stream begin only after what stood before a mark, on whichever stream.
+    pub(crate) fn wait_for(&self, mark: &Mark) -> Result<(), CudaError> {
+        use sys::CUevent_wait_flags_enum::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event was recorded and lives; a stream keeps what it needs of it.
+        unsafe { result::stream::wait_event(self.stream, mark.event, CU_EVENT_WAIT_DEFAULT) }
+            .map_err(|error| failed("an event", error))
+    }
+
     /// Fills a block with a byte.
     pub(crate) fn fill<T: Plain>(&self, block: &Block<T>, byte: u8) -> Result<(), CudaError> {
         // SAFETY: the block's bytes lie inside its allocation, and any bits are a value of T.
@@ -524,7 +545,22 @@ pub(crate) struct Mark {
     event: sys::CUevent,
 }
 
+// SAFETY: an event is a handle that the driver guards itself.
+unsafe impl Send for Mark {}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mark").finish_non_exhaustive()
+    }
+}
+
 impl Mark {
+    /// Waits until the work before this place is done.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        // SAFETY: the event was recorded.
+        unsafe { result::event::synchronize(self.event) }.map_err(|error| failed("an event", error))
+    }
+
     /// Milliseconds from this place to a later one; waits for both.
     pub(crate) fn ms_until(&self, later: &Mark) -> Result<f64, CudaError> {
         // SAFETY: both events were recorded.

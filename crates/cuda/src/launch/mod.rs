@@ -11,11 +11,16 @@ use crate::error::CudaError;
 mod attention;
 mod delta;
 mod gemm;
+mod head;
 mod rows;
 
 pub(crate) use attention::{AttentionKernels, AttentionShape, Cache, SHARE};
 pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES, SUMS};
 pub(crate) use gemm::{GemmKernels, Product};
+pub(crate) use head::{
+    HeadKernels, HeadMap, HeadSizes, Mix, PAIR_QUERIES, Parts, Rows, SplitProduct, Splits,
+    WeightBlock,
+};
 pub(crate) use rows::{RowKernels, WIDTH_MAX};
 
 /// All kernels of a device.

@@ -9,6 +9,7 @@
 
 mod attention;
 mod delta;
+mod head;
 mod model;
 mod products;
 mod rows;

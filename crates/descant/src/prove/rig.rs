@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use descant_model::{Backend, Capacity, Defect, Pass, Saved, Segment, Slot};
+use descant_model::{Backend, Capacity, Defect, KeptRows, Pass, Saved, Segment, Slot};
 use descant_release::ModelConfig;
 use ring::digest::{Context, SHA256};
 
@@ -273,6 +273,10 @@ impl Backend for Watched {
 
     fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
         lock(&self.0.0.device).hidden(rows, out)
+    }
+
+    fn keep_hidden(&self, rows: Range<usize>) -> Result<Option<KeptRows>, Defect> {
+        lock(&self.0.0.device).keep_hidden(rows)
     }
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {

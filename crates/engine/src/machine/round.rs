@@ -9,7 +9,7 @@ use super::{BACKEND, Machine, Prompt, State, Stream, guard};
 use crate::EngineError;
 use crate::cache::Lane;
 use crate::job::{Chat, JobId, Work};
-use crate::jury::HeadPiece;
+use crate::jury::{HeadPiece, HiddenPiece};
 use crate::plan::{Piece, Round};
 use crate::sampling::Token;
 use crate::ticket::{FinishReason, Finished, HiddenRows, StreamItem};
@@ -260,7 +260,12 @@ impl Machine {
         copy: Option<Range<usize>>,
         complete: bool,
     ) -> Result<(), Defect> {
-        let hidden = self.hidden(run.rows.clone())?;
+        let backend = &self.backend;
+        let kept = guard(BACKEND, || backend.keep_hidden(run.rows.clone()))?;
+        let hidden = match kept {
+            Some(rows) => HiddenPiece::Kept(rows),
+            None => HiddenPiece::Host(self.hidden(run.rows.clone())?),
+        };
         let entry = self
             .jobs
             .get_mut(&run.piece.job)

@@ -21,7 +21,7 @@ use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::engine::{Assembly, Handle, assemble};
-use crate::jury::HeadTask;
+use crate::jury::{HeadPiece, HeadTask, HiddenPiece};
 use crate::sampling::Sampler;
 use crate::ticket::{Decided, HiddenStream, StreamItem, Ticket, TokenStream};
 use crate::{GenerateOptions, JobOptions, Sampling};
@@ -430,7 +430,10 @@ impl World {
     /// Every hidden row in the head's buffer belongs to a piece that waits for the head.
     fn check_rows(&self) {
         let rows = |piece: &HeadPiece| match piece {
-            HeadPiece::Absorb { hidden, .. } => hidden.len() / HIDDEN,
+            HeadPiece::Absorb { hidden, .. } => match hidden {
+                HiddenPiece::Host(rows) => rows.len() / HIDDEN,
+                HiddenPiece::Kept(rows) => rows.rows,
+            },
             HeadPiece::Preload(_) => 0,
         };
         let tasks = self.jury.0.lock().unwrap();

@@ -21,6 +21,7 @@ impl Machine {
             return;
         }
         if let Some(seat) = head.seat.take() {
+            self.away.insert(id);
             jury.submit(HeadTask {
                 job: id,
                 flags: entry.job.flags.clone(),
@@ -34,6 +35,7 @@ impl Machine {
     /// Takes what the head gives back. A job that ended meanwhile has nothing to take.
     pub(super) fn hear(&mut self, out: HeadOut) {
         let id = out.job;
+        self.away.remove(&id);
         self.stats.head_time += out.took;
         self.stats.head_times.note(out.took);
         self.keep(id, out.copies);
@@ -61,6 +63,10 @@ impl Machine {
                 .copies
                 .pop_front()
                 .expect("each copy was asked for with a snapshot");
+            if memory.is_empty() {
+                // The head could not copy them; the answer does not need them.
+                continue;
+            }
             let prefix = &entry.job.work.prompt()[..saved.rows.end];
             let parent = head.node.clone();
             let node = self

@@ -1,0 +1,696 @@
+//! The joint schema head on a CUDA device.
+//!
+//! ```text
+//! hidden rows ─norm─► n ─┬─ memory_projection ─► mem, in normal form [T, W] ─────┐
+//!  piece by piece        └─ means over spans ──► q, c, g ─┐                      │
+//! output embedding's rows ─ means ─────────────► x ───────┴─► options ─► questions ─► logits
+//!                                                               evidence   decoder
+//! ```
+//!
+//! The head has a stream of its own beside the backend's. Hidden rows come from the backend's device memory
+//! ([`HeadRun::absorb_kept`]), or from the host ([`HeadRun::absorb`]); a row's bits are the same either way. `room` is its
+//! memory, `forward` its passes, `kernels/head.cu` and `kernels/head_sm90.cu` what runs.
+//!
+//! Precision: rows of the prompt have 22 bits, products of theirs f32 accuracy; what belongs to the few options and
+//! questions is f64. Sum order: fixed by the record alone, see the kernels.
+
+mod forward;
+mod room;
+mod weights;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use descant_decision::{Encoded, Logits, Span};
+use descant_model::{Defect, Head, HeadRun, HeadWeights, KeptRows};
+use descant_release::{HeadConfig, LoadError};
+
+use crate::backend::{CudaBackend, MemoryItem};
+use crate::bench::{PartTime, Profile};
+use crate::driver::{Block, Gpu, Mark};
+use crate::error::CudaError;
+use crate::launch::{HeadKernels, Rows};
+use forward::{Forward, Lexical, Schema};
+use room::{HOST_ROWS, OwnPlace, Place, Places, ROWS, Work};
+pub(crate) use room::{Staged, Staging};
+use weights::Weights;
+
+/// How a head is made.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadOptions {
+    /// Number of the device.
+    pub ordinal: usize,
+    /// Rows of the longest prompt.
+    pub positions: usize,
+    /// Decisions that may be in the head at one time.
+    pub runs: usize,
+    /// Hidden rows that a backend may keep for it at one time; 0 if it is not on the same device.
+    pub staged_rows: usize,
+    /// Questions, options and one more that a record may have.
+    pub spans: usize,
+    /// Whether to use only kernels that every device from compute capability 8.0 on has; for tests.
+    pub portable: bool,
+}
+
+impl HeadOptions {
+    /// Questions, options and one more that fit a prompt: each takes eight tokens at least, of which its own are one.
+    pub fn spans_of(positions: usize) -> usize {
+        positions / 8 + 8
+    }
+}
+
+/// What [`CudaHead::load`] will allocate on the device.
+pub fn head_memory(config: &HeadConfig, options: &HeadOptions) -> Vec<MemoryItem> {
+    let item = |name, bytes| MemoryItem { name, bytes };
+    vec![
+        item("head weights", Weights::bytes(config)),
+        item("decisions in the head", Places::bytes(config, options)),
+        item("activations of the head", Work::bytes(config, options)),
+        item(
+            "hidden rows on their way to the head",
+            2 * options.staged_rows * config.hidden,
+        ),
+    ]
+}
+
+/// A joint schema head on a CUDA device. Cloning gives another handle to the same weights.
+#[derive(Clone)]
+pub struct CudaHead {
+    shared: Arc<Shared>,
+}
+
+/// What all decisions share.
+struct Shared {
+    config: HeadConfig,
+    options: HeadOptions,
+    weights: Weights,
+    /// Read again for the output embedding's rows.
+    source: Arc<dyn HeadWeights>,
+    /// The output embedding, `[vocab, H]`, if the backend has it.
+    table: Option<Block<u16>>,
+    staging: Option<Arc<Staging>>,
+    places: Arc<Places>,
+    /// Held while work is queued that uses it; what is queued runs in the order of the stream.
+    work: Mutex<Work>,
+    /// Held while rows of the host are brought and taken.
+    uploads: Mutex<()>,
+    kernels: HeadKernels,
+    // Last: blocks go before the device does.
+    gpu: Gpu,
+}
+
+impl CudaHead {
+    /// Allocates everything and copies a head's weights to the device. `source`, usually the release, is kept: the output
+    /// embedding's rows are read from it unless the backend has them.
+    ///
+    /// # Errors
+    /// A [`CudaError`]: no driver, no device, no memory, a size that the kernels do not take, or the release's own.
+    pub fn load(
+        config: &HeadConfig,
+        source: Arc<dyn HeadWeights>,
+        options: HeadOptions,
+    ) -> Result<CudaHead, CudaError> {
+        check_sizes(config)?;
+        let gpu = Gpu::open(options.ordinal)?;
+        gpu.bind()?;
+        let kernels = HeadKernels::load(&gpu, room::sizes(config), options.portable)?;
+        let work = Work::new(&gpu, config, &options)?;
+        let places = Places::new(&gpu, config, &options)?;
+        let staging = match options.staged_rows {
+            0 => None,
+            rows => Some(Staging::new(&gpu, config.hidden, rows)?),
+        };
+        let weights = Weights::load(&gpu, config, source.as_ref())?;
+        Ok(CudaHead {
+            shared: Arc::new(Shared {
+                config: config.clone(),
+                options,
+                weights,
+                source,
+                table: None,
+                staging,
+                places,
+                work: Mutex::new(work),
+                uploads: Mutex::new(()),
+                kernels,
+                gpu,
+            }),
+        })
+    }
+
+    /// The same for a backend on the same device, which from now on keeps hidden rows for this head. `is_its_own` says that the
+    /// backend's output embedding is what the lexical prior averages.
+    ///
+    /// # Errors
+    /// As [`CudaHead::load`].
+    pub fn load_beside(
+        backend: &mut CudaBackend,
+        config: &HeadConfig,
+        source: Arc<dyn HeadWeights>,
+        options: HeadOptions,
+        is_its_own: bool,
+    ) -> Result<CudaHead, CudaError> {
+        let mut head = CudaHead::load(config, source, options)?;
+        let shared = Arc::get_mut(&mut head.shared).expect("nobody else has it yet");
+        shared.table = is_its_own.then(|| backend.output_embedding());
+        backend.keep_rows_in(shared.staging.clone());
+        Ok(head)
+    }
+
+    /// Fills all memory that a decision uses with NaN, as a decision that was wrong would leave it; for tests.
+    #[cfg(test)]
+    pub(crate) fn poison(&self) {
+        let shared = &self.shared;
+        shared.gpu.bind().unwrap();
+        let work = shared.work();
+        for block in [
+            &work.lexical,
+            &work.features,
+            &work.inner,
+            &work.options,
+            &work.fields,
+        ] {
+            shared.gpu.fill(block, 0xFF).unwrap();
+        }
+        for block in [
+            &work.rows,
+            &work.queries,
+            &work.attended,
+            &work.conversed,
+            &work.mixed,
+        ] {
+            shared.gpu.fill(block, 0xFF).unwrap();
+        }
+        for block in [&work.priors, &work.cosines, &work.weights, &work.residuals] {
+            shared.gpu.fill(block, 0xFF).unwrap();
+        }
+        for block in [&work.memory, &work.scores, &work.partial, &work.uploaded] {
+            shared.gpu.fill(block, 0xFF).unwrap();
+        }
+        for parts in [&work.normed, &work.expanded, &work.pair_weights] {
+            shared.gpu.fill(&parts.high, 0xFF).unwrap();
+            shared.gpu.fill(&parts.low, 0xFF).unwrap();
+        }
+        for block in [&work.pair_scales, &work.results, &work.stats] {
+            shared.gpu.fill(block, 0xFF).unwrap();
+        }
+        let place = shared.places.take().unwrap();
+        shared.gpu.fill(&place.get().sums, 0xFF).unwrap();
+        shared.gpu.fill(&place.get().forms, 0xFF).unwrap();
+        shared.gpu.fill(&place.get().memory.high, 0xFF).unwrap();
+        shared.gpu.fill(&place.get().memory.low, 0xFF).unwrap();
+        shared.gpu.wait().unwrap();
+    }
+
+    /// Answers a record of these hidden rows, `[T, H]` bf16 bits on the host, and times the parts.
+    ///
+    /// # Errors
+    /// The device's, or the first question whose logits are not finite.
+    ///
+    /// # Panics
+    /// If there is no room for the record.
+    pub fn run_in_parts(
+        &self,
+        encoded: &Arc<Encoded>,
+        hidden: &[u16],
+    ) -> Result<(Logits, Vec<PartTime>), Defect> {
+        let shared = &self.shared;
+        shared.gpu.bind()?;
+        let width = shared.config.hidden;
+        let staging = Staging::new(&shared.gpu, width, hidden.len() / width)?;
+        let staged = staging
+            .take(hidden.len() / width)
+            .expect("it was made for them");
+        shared.gpu.upload(&staged.block(), hidden)?;
+        let profile = Profile::default();
+        let mut run = Run::new(Arc::clone(shared), Arc::clone(encoded));
+        let start = shared.gpu.mark()?;
+        run.take(
+            Rows::Half(&staged.block()),
+            hidden.len() / width,
+            Some(&profile),
+        )?;
+        let logits = run.answer(Some(&profile))?;
+        Ok((logits, profile.times(&start)?))
+    }
+}
+
+impl fmt::Debug for CudaHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaHead")
+            .field("device", &self.shared.gpu)
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forward<'a>(
+        &'a self,
+        work: &'a Work,
+        place: &'a Place,
+        profile: Option<&'a Profile>,
+    ) -> Forward<'a> {
+        Forward {
+            gpu: &self.gpu,
+            kernels: &self.kernels,
+            sizes: room::sizes(&self.config),
+            weights: &self.weights,
+            work,
+            place,
+            profile,
+        }
+    }
+}
+
+impl Head for CudaHead {
+    fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
+        Box::new(Run::new(Arc::clone(&self.shared), encoded))
+    }
+}
+
+/// One decision on its way.
+struct Run {
+    head: Arc<Shared>,
+    encoded: Arc<Encoded>,
+    /// Spans of questions, of options, and the last row.
+    spans: Vec<Span>,
+    /// Rows taken so far.
+    rows: usize,
+    /// Its memory, once a row came.
+    place: Option<OwnPlace>,
+    /// What went wrong where no error could be given; the next call gives it.
+    defect: Option<Defect>,
+}
+
+impl Run {
+    fn new(head: Arc<Shared>, encoded: Arc<Encoded>) -> Run {
+        let questions = encoded
+            .questions
+            .iter()
+            .map(|question| question.span.clone());
+        let last = encoded.ids.len().saturating_sub(1);
+        let spans: Vec<Span> = questions
+            .chain(option_spans(&encoded).cloned())
+            .chain(std::iter::once(last..encoded.ids.len()))
+            .collect();
+        Run {
+            head,
+            spans,
+            encoded,
+            rows: 0,
+            place: None,
+            defect: None,
+        }
+    }
+
+    /// Takes a place, if there is none yet, with sums of zero.
+    fn settle(&mut self) -> Result<(), Defect> {
+        if let Some(defect) = self.defect.take() {
+            return Err(defect);
+        }
+        let head = Arc::clone(&self.head);
+        head.gpu.bind()?;
+        if self.place.is_some() {
+            return Ok(());
+        }
+        let HeadOptions {
+            positions, spans, ..
+        } = head.options;
+        let (rows_needed, spans_needed) = (self.encoded.ids.len(), self.spans.len());
+        let full = |what: &str, needed: usize, there: usize| Defect::Device {
+            message: format!(
+                "the head on the device has room for {there} {what}, not for {needed}"
+            ),
+        };
+        if rows_needed > positions {
+            return Err(full("rows", rows_needed, positions));
+        }
+        if spans_needed > spans {
+            return Err(full("questions and options", spans_needed, spans));
+        }
+        let tokens: usize = option_spans(&self.encoded).map(Span::len).sum();
+        if tokens > positions {
+            return Err(full("tokens of options", tokens, positions));
+        }
+        let place = head.places.take().ok_or_else(|| Defect::Device {
+            message: format!("all {} places in the head are taken", head.options.runs),
+        })?;
+        let pitch = room::sizes(&head.config).hidden_pitch;
+        head.gpu
+            .fill(&place.get().sums.part(0..self.spans.len() * pitch), 0)?;
+        self.place = Some(place);
+        Ok(())
+    }
+
+    /// First row of the first span.
+    fn first_span_row(&self) -> usize {
+        let spans = &self.spans[..self.spans.len() - 1];
+        spans
+            .iter()
+            .map(|span| span.start)
+            .min()
+            .unwrap_or(usize::MAX)
+    }
+
+    /// The parts of spans in `count` rows from the next on.
+    fn span_parts(&self, count: usize) -> Vec<[i32; 4]> {
+        let (start, end) = (self.rows, self.rows + count);
+        let int = |x: usize| i32::try_from(x).expect("rows and spans are below 2^31");
+        let parts = self.spans.iter().enumerate().filter_map(|(index, span)| {
+            let (first, last) = (span.start.max(start), span.end.min(end));
+            (first < last).then(|| [int(index), int(first - start), int(last - start), 0])
+        });
+        parts.collect()
+    }
+
+    /// Queues what hidden rows on the device need, and waits until it is done, so that their memory may be used again.
+    fn take(
+        &mut self,
+        rows: Rows<'_>,
+        count: usize,
+        profile: Option<&Profile>,
+    ) -> Result<(), Defect> {
+        self.settle()?;
+        let head = Arc::clone(&self.head);
+        let hidden = head.config.hidden;
+        let done = {
+            let work = head.work();
+            for first in (0..count).step_by(ROWS) {
+                let some = (count - first).min(ROWS);
+                let values = first * hidden..(first + some) * hidden;
+                let place = self.place.as_ref().expect("it is settled").get();
+                let (half, single);
+                let rows = match rows {
+                    Rows::Half(block) => {
+                        half = block.part(values);
+                        Rows::Half(&half)
+                    }
+                    Rows::Single(block) => {
+                        single = block.part(values);
+                        Rows::Single(&single)
+                    }
+                };
+                let parts = self.span_parts(some);
+                head.forward(&work, place, profile)
+                    .absorb(self.rows, rows, some, &parts)?;
+                self.rows += some;
+            }
+            head.gpu.mark()?
+        };
+        done.wait()?;
+        Ok(())
+    }
+
+    fn check(&self, start: usize, count: usize) {
+        assert_eq!(start, self.rows, "rows come in order, none twice");
+        assert!(
+            start + count <= self.encoded.ids.len(),
+            "more rows than the prompt has"
+        );
+    }
+
+    /// The logits, once all rows were taken.
+    fn answer(&mut self, profile: Option<&Profile>) -> Result<Logits, Defect> {
+        self.settle()?;
+        let (head, encoded) = (Arc::clone(&self.head), Arc::clone(&self.encoded));
+        assert_eq!(
+            self.rows,
+            encoded.ids.len(),
+            "finished before every row was taken"
+        );
+        let options = option_spans(&encoded).count();
+        if options == 0 {
+            return Ok(vec![Vec::new(); encoded.questions.len()]);
+        }
+        let place = self.place.as_ref().expect("it is settled").get();
+        let mut logits = vec![0.0; options];
+        let means =
+            match &head.table {
+                Some(_) => Vec::new(),
+                None => lexical_means(head.source.as_ref(), &encoded, &head.config).map_err(
+                    |error| Defect::Device {
+                        message: error.to_string(),
+                    },
+                )?,
+            };
+        let work = head.work();
+        let schema = schema(&head.gpu, &work, &encoded, &self.spans)?;
+        let lexical = match &head.table {
+            Some(table) => tokens(&head.gpu, &work, &encoded, table)?,
+            None => Lexical::Means(&means),
+        };
+        head.forward(&work, place, profile)
+            .logits(&schema, &lexical)?;
+        // The workspace is the next one's only when this is read.
+        head.gpu
+            .download(&work.logits.part(0..options), &mut logits)?;
+        drop(work);
+        let mut rest = &logits[..];
+        let of_question = encoded.questions.iter().map(|question| {
+            rest.split_off(..question.options.len())
+                .expect("a logit for each option")
+                .to_vec()
+        });
+        let logits: Logits = of_question.collect();
+        match logits
+            .iter()
+            .position(|of_question| of_question.iter().any(|logit| !logit.is_finite()))
+        {
+            None => Ok(logits),
+            Some(index) => Err(Defect::NonFinite {
+                question: encoded.questions[index].id.clone(),
+            }),
+        }
+    }
+
+    /// Memory rows as they are kept: two parts of each value in 32 bits, then deviation and mean.
+    fn copy_memory(&self, rows: Range<usize>) -> Result<Vec<f32>, CudaError> {
+        let pitch = room::sizes(&self.head.config).pitch;
+        let Some(place) = &self.place else {
+            return Ok(Vec::new());
+        };
+        let (place, gpu) = (place.get(), &self.head.gpu);
+        gpu.bind()?;
+        let values = rows.start * pitch..rows.end * pitch;
+        let (mut high, mut low) = (vec![0_u16; values.len()], vec![0_u16; values.len()]);
+        let mut forms = vec![[0.0; 2]; rows.len()];
+        gpu.download(&place.memory.high.part(values.clone()), &mut high)?;
+        gpu.download(&place.memory.low.part(values), &mut low)?;
+        gpu.download(&place.forms.part(rows), &mut forms)?;
+        let rows = high.chunks_exact(pitch).zip(low.chunks_exact(pitch));
+        let row = |((high, low), form): ((&[u16], &[u16]), &[f32; 2])| {
+            let both = high.iter().zip(low);
+            let bits =
+                both.map(|(high, low)| f32::from_bits(u32::from(*high) << 16 | u32::from(*low)));
+            bits.chain(*form).collect::<Vec<f32>>()
+        };
+        Ok(rows.zip(&forms).flat_map(row).collect())
+    }
+
+    fn load_memory(&mut self, start: usize, memory: &[f32]) -> Result<(), Defect> {
+        self.settle()?;
+        let pitch = room::sizes(&self.head.config).pitch;
+        let (place, gpu) = (
+            self.place.as_ref().expect("it is settled").get(),
+            &self.head.gpu,
+        );
+        let count = memory.len() / (pitch + 2);
+        let (mut high, mut low) = (
+            Vec::with_capacity(count * pitch),
+            Vec::with_capacity(count * pitch),
+        );
+        let mut forms = Vec::with_capacity(count);
+        for row in memory.chunks_exact(pitch + 2) {
+            high.extend(row[..pitch].iter().map(|x| (x.to_bits() >> 16) as u16));
+            low.extend(row[..pitch].iter().map(|x| (x.to_bits() & 0xFFFF) as u16));
+            forms.push([row[pitch], row[pitch + 1]]);
+        }
+        let values = start * pitch..(start + count) * pitch;
+        gpu.upload(&place.memory.high.part(values.clone()), &high)?;
+        gpu.upload(&place.memory.low.part(values), &low)?;
+        gpu.upload(&place.forms.part(start..start + count), &forms)?;
+        Ok(())
+    }
+}
+
+impl HeadRun for Run {
+    fn absorb(&mut self, start: usize, hidden: &[f32]) -> Result<(), Defect> {
+        let width = self.head.config.hidden;
+        assert!(
+            hidden.len().is_multiple_of(width),
+            "hidden rows of another width"
+        );
+        self.check(start, hidden.len() / width);
+        self.settle()?;
+        for rows in hidden.chunks(HOST_ROWS * width) {
+            let head = Arc::clone(&self.head);
+            let uploaded = head.work().uploaded.part(0..rows.len());
+            let _alone = head.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+            head.gpu.upload(&uploaded, rows)?;
+            self.take(Rows::Single(&uploaded), rows.len() / width, None)?;
+        }
+        Ok(())
+    }
+
+    fn absorb_kept(&mut self, start: usize, rows: KeptRows) -> Result<(), Defect> {
+        self.check(start, rows.rows);
+        let kept = rows.data.downcast::<Kept>().map_err(|_| Defect::Device {
+            message: "the hidden rows are kept for another head".into(),
+        })?;
+        self.head.gpu.bind()?;
+        self.head.gpu.wait_for(&kept.mark)?;
+        self.take(Rows::Half(&kept.staged.block()), rows.rows, None)
+    }
+
+    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
+        assert!(
+            rows.end <= self.rows,
+            "rows {rows:?} of {} taken",
+            self.rows
+        );
+        // A device that cannot copy fails the pass itself too; a copy that is not there is not used.
+        self.copy_memory(rows).unwrap_or_default()
+    }
+
+    fn preload(&mut self, start: usize, memory: &[f32]) {
+        let row = room::sizes(&self.head.config).pitch + 2;
+        assert!(
+            memory.len().is_multiple_of(row),
+            "memory rows of another width"
+        );
+        let count = memory.len() / row;
+        self.check(start, count);
+        let end = start + count;
+        assert!(
+            end <= self.first_span_row(),
+            "row {end} is in a span, its hidden row is needed"
+        );
+        assert!(
+            end < self.encoded.ids.len(),
+            "the last hidden row is needed"
+        );
+        match self.load_memory(start, memory) {
+            Ok(()) => {}
+            Err(defect) => self.defect = Some(defect),
+        }
+        self.rows = end;
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Logits, Defect> {
+        self.answer(None)
+    }
+}
+
+/// Hidden rows that a backend kept, with the place in its stream at which they are there.
+pub(crate) struct Kept {
+    pub(crate) staged: Staged,
+    pub(crate) mark: Mark,
+}
+
+/// Puts a record's lists on the device.
+fn schema(gpu: &Gpu, work: &Work, encoded: &Encoded, spans: &[Span]) -> Result<Schema, CudaError> {
+    let int = |x: usize| i32::try_from(x).expect("rows and options are below 2^31");
+    let (mut questions, mut question_of) = (Vec::new(), Vec::new());
+    for (index, question) in encoded.questions.iter().enumerate() {
+        let (first, count) = (question_of.len(), question.options.len());
+        questions.push([int(first), int(count), question.kind as i32, 0]);
+        question_of.resize(first + count, int(index));
+    }
+    let span_rows: Vec<i32> = spans.iter().map(|span| int(span.len())).collect();
+    let schema = Schema {
+        questions: work.questions.part(0..questions.len()),
+        question_of: work.question_of.part(0..question_of.len()),
+        span_rows: work.span_rows.part(0..span_rows.len()),
+        rows: encoded.ids.len(),
+    };
+    gpu.upload(&schema.questions, &questions)?;
+    gpu.upload(&schema.question_of, &question_of)?;
+    gpu.upload(&schema.span_rows, &span_rows)?;
+    Ok(schema)
+}
+
+/// Puts the tokens of all options on the device.
+fn tokens<'a>(
+    gpu: &Gpu,
+    work: &Work,
+    encoded: &Encoded,
+    table: &'a Block<u16>,
+) -> Result<Lexical<'a>, CudaError> {
+    let (mut ids, mut starts) = (Vec::new(), vec![0]);
+    for span in option_spans(encoded) {
+        ids.extend(encoded.ids[span.clone()].iter().map(|id| id.cast_signed()));
+        starts.push(i32::try_from(ids.len()).expect("tokens of a prompt"));
+    }
+    let (ids_block, starts_block) = (
+        work.ids.part(0..ids.len()),
+        work.starts.part(0..starts.len()),
+    );
+    gpu.upload(&ids_block, &ids)?;
+    gpu.upload(&starts_block, &starts)?;
+    Ok(Lexical::Table {
+        table,
+        ids: ids_block,
+        starts: starts_block,
+    })
+}
+
+/// x of every option: the mean of the output embedding's rows of its tokens, `[options, hidden pitch]`, by the host.
+fn lexical_means(
+    weights: &dyn HeadWeights,
+    encoded: &Encoded,
+    config: &HeadConfig,
+) -> Result<Vec<f64>, LoadError> {
+    let embedding = weights.lexical_embedding()?;
+    let pitch = room::sizes(config).hidden_pitch;
+    let mut means = vec![0.0; option_spans(encoded).count() * pitch];
+    let mut row = vec![0.0; config.hidden];
+    for (mean, span) in means.chunks_exact_mut(pitch).zip(option_spans(encoded)) {
+        for id in &encoded.ids[span.clone()] {
+            let id = *id as usize;
+            embedding.copy_rows_f32_into(id..id + 1, &mut row);
+            mean.iter_mut()
+                .zip(&row)
+                .for_each(|(sum, x)| *sum += f64::from(*x));
+        }
+        let count = span.len() as f64;
+        mean.iter_mut().for_each(|sum| *sum /= count);
+    }
+    Ok(means)
+}
+
+/// The span of every option of all questions, in order.
+fn option_spans(encoded: &Encoded) -> impl Iterator<Item = &Span> {
+    encoded
+        .questions
+        .iter()
+        .flat_map(|question| question.options.iter().map(|option| &option.span))
+}
+
+/// Refuses sizes that the kernels do not take.
+fn check_sizes(config: &HeadConfig) -> Result<(), CudaError> {
+    let unsupported = |what, found, wanted| {
+        Err(CudaError::Unsupported {
+            what,
+            found,
+            wanted,
+        })
+    };
+    match config {
+        HeadConfig { hidden, .. } if !hidden.is_multiple_of(8) || *hidden > 8192 => {
+            unsupported("hidden_size", *hidden, "a multiple of 8, at most 8192")
+        }
+        HeadConfig { width, .. } if !width.is_multiple_of(4) || *width > 2048 => {
+            unsupported("width of the head", *width, "a multiple of 4, at most 2048")
+        }
+        HeadConfig { width, heads, .. } if !width.is_multiple_of(*heads) => {
+            unsupported("number of heads", *heads, "a divisor of the head's width")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,554 @@
+//! The head on the device: against the release's own logits, the f64 reference, and itself in every manner of running it.
+
+use std::sync::Arc;
+
+use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
+use descant_model::{Backend, Capacity, Defect, Head, HeadRun, HeadWeights, Pass, Segment, Slot};
+use descant_release::{Dtype, HeadConfig, LoadError, Release, Tensor};
+use descant_testkit::fixtures::{self, RELEASES};
+use descant_testkit::head_cases::{DrawnHead, GoldenHead, HeadCase, real_heads, small_heads};
+use descant_testkit::seeded::{self, Rule};
+use descant_testkit::{Band, assert_same_bits};
+
+use super::device;
+use crate::{CudaBackend, CudaHead, HeadOptions, Options};
+
+/// Against torch in f32, as the head on the CPU.
+const SINGLE: Band = Band::absolute(
+    1.5e-6,
+    "f32 roundings of torch, logits of up to a few units",
+);
+/// Against f64, as the head on the CPU: rows of the prompt have 22 bits, everything else is f64.
+const DOUBLE: Band = Band::absolute(
+    1.5e-6,
+    "roundings of the memory, logits of up to a few units",
+);
+/// Factor of the cosines of `small-2`, whose scales are clamped to 100, over those of the other heads, `e^1.5` at most.
+const CLAMPED: f64 = 100.0 / 4.48;
+/// The worst of some 400 logits lies further out than that of the goldens' 20; the mean does not.
+const WORST_OF_MANY: f64 = 2.5;
+/// The fastest kernels, and those of every device.
+const BOTH: [bool; 2] = [false, true];
+
+#[test]
+fn logits_of_small_heads_are_the_releases() {
+    if device(false).is_none() {
+        return;
+    }
+    small_heads().iter().for_each(check_golden);
+}
+
+#[test]
+fn logits_of_the_published_widths_are_the_releases() {
+    if device(false).is_none() {
+        return;
+    }
+    real_heads().for_each(|head| check_golden(&head));
+}
+
+fn check_golden(golden: &GoldenHead) {
+    for portable in BOTH {
+        let head = load(&golden.config, &golden.weights, portable);
+        let factor = if golden.name == "small-2" {
+            CLAMPED
+        } else {
+            1.0
+        };
+        for case in &golden.cases {
+            let Some(wanted) = &case.wanted else { continue };
+            head.poison();
+            let found = flat(&whole(&head, case)).map(f64::from);
+            let (single, double) = (wanted.single.iter().copied(), wanted.double.iter().copied());
+            let name = format!("{}, portable {portable}", case.name);
+            DOUBLE
+                .times(factor)
+                .check(&format!("{name}, f64"), found.clone().into_iter(), double);
+            SINGLE
+                .times(factor)
+                .check(&format!("{name}, f32"), found.into_iter(), single);
+        }
+    }
+}
+
+#[test]
+fn extreme_schemas_follow_the_formula() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let judge = descant_model::reference::Head::new(&drawn.config, drawn.weights.as_ref());
+    for case in drawn.cases() {
+        let hidden: Vec<f64> = case.hidden.iter().map(|x| f64::from(*x)).collect();
+        let wanted = judge.logits(&case.encoded, &hidden).unwrap().concat();
+        for portable in BOTH {
+            let head = load(&drawn.config, &drawn.weights, portable);
+            head.poison();
+            let found = flat(&whole(&head, &case)).map(f64::from);
+            DOUBLE.times(WORST_OF_MANY).check(
+                &format!("{}, portable {portable}", case.name),
+                found.into_iter(),
+                wanted.iter().copied(),
+            );
+        }
+    }
+}
+
+#[test]
+fn cuts_leave_the_bits() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    for portable in BOTH {
+        let head = load(&drawn.config, &drawn.weights, portable);
+        for case in drawn.cases() {
+            let wanted = whole(&head, &case);
+            for piece in [1, 7, 64, 128, 240, 257, 1000] {
+                if piece == 1 && case.encoded.ids.len() > 600 {
+                    continue;
+                }
+                head.poison();
+                let mut run = head.begin(Arc::clone(&case.encoded));
+                for (index, hidden) in case.hidden.chunks(piece * drawn.config.hidden).enumerate() {
+                    run.absorb(index * piece, hidden).unwrap();
+                }
+                let what = format!("{} in pieces of {piece}", case.name);
+                assert_same_logits(&what, &run.finish().unwrap(), &wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn company_leaves_the_bits() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, false);
+    let cases: Vec<HeadCase> = drawn.cases().into_iter().take(3).collect();
+    let wanted: Vec<Logits> = cases.iter().map(|case| whole(&head, case)).collect();
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for (case, wanted) in cases.iter().zip(&wanted) {
+                let (head, width) = (&head, drawn.config.hidden);
+                scope.spawn(move || {
+                    let mut run = head.begin(Arc::clone(&case.encoded));
+                    for (index, hidden) in case.hidden.chunks(64 * width).enumerate() {
+                        run.absorb(index * 64, hidden).unwrap();
+                    }
+                    assert_same_logits(&case.name, &run.finish().unwrap(), wanted);
+                });
+            }
+            // One that is given up in the middle.
+            let (head, case) = (&head, &cases[1]);
+            let width = drawn.config.hidden;
+            scope.spawn(move || {
+                let mut run = head.begin(Arc::clone(&case.encoded));
+                run.absorb(0, &case.hidden[..200 * width]).unwrap();
+            });
+        });
+    }
+    // All places were given back.
+    let runs: Vec<_> = (0..RUNS)
+        .map(|_| {
+            let mut run = head.begin(Arc::clone(&cases[0].encoded));
+            run.absorb(0, &cases[0].hidden).unwrap();
+            run
+        })
+        .collect();
+    let mut more = head.begin(Arc::clone(&cases[0].encoded));
+    let error = more.absorb(0, &cases[0].hidden).unwrap_err();
+    assert!(error.to_string().contains("places"), "{error}");
+    drop(runs);
+}
+
+#[test]
+fn preloaded_memory_leaves_the_bits() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    for portable in BOTH {
+        let head = load(&drawn.config, &drawn.weights, portable);
+        let case = drawn.case("preloaded", 700, &[(Kind::Noul, 2), (Kind::Score, 5)], 320);
+        let wanted = whole(&head, &case);
+        let cold = run_to_end(&head, &case);
+        for (cut, end) in [(0, 64), (64, 320), (128, 192), (0, 320)] {
+            let width = drawn.config.hidden;
+            let mut run = head.begin(Arc::clone(&case.encoded));
+            if cut > 0 {
+                run.absorb(0, &case.hidden[..cut * width]).unwrap();
+            }
+            run.preload(cut, &cold.memory(cut..end));
+            run.absorb(end, &case.hidden[end * width..]).unwrap();
+            let all = 0..case.encoded.ids.len();
+            let bits = |memory: Vec<f32>| memory.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert!(
+                bits(run.memory(all.clone())) == bits(cold.memory(all)),
+                "memory of rows {cut}..{end} preloaded"
+            );
+            assert_same_logits(
+                &format!("rows {cut}..{end} preloaded"),
+                &run.finish().unwrap(),
+                &wanted,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_a_defect_that_names_a_question() {
+    if device(false).is_none() {
+        return;
+    }
+    for golden in small_heads() {
+        let head = load(&golden.config, &golden.weights, false);
+        let poisoned: Vec<&HeadCase> = golden
+            .cases
+            .iter()
+            .filter(|case| !case.hidden.iter().all(|x| x.is_finite()))
+            .collect();
+        assert!(poisoned.len() >= 4, "{} has no such cases", golden.name);
+        for case in poisoned {
+            let wanted = Defect::NonFinite {
+                question: "q0".into(),
+            };
+            assert_eq!(
+                run_to_end(&head, case).finish(),
+                Err(wanted),
+                "{}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn every_dtype_of_weights_keeps_its_bits() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let case = drawn.case("dtypes", 200, &[(Kind::Choice, 3), (Kind::Noul, 2)], 64);
+    let hidden: Vec<f64> = case.hidden.iter().map(|x| f64::from(*x)).collect();
+    for portable in BOTH {
+        let wanted = whole(&load(&drawn.config, &drawn.weights, portable), &case);
+        let wide: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F32, 0.0));
+        let found = whole(&load(&drawn.config, &wide, portable), &case);
+        assert_same_logits("bf16 values as F32", &found, &wanted);
+        // f16 rounds the values; f32 ones here have bits that neither has.
+        for (dtype, noise) in [(Dtype::F16, 0.0), (Dtype::F32, 1e-4)] {
+            let other: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, dtype, noise));
+            let judge = descant_model::reference::Head::new(&drawn.config, other.as_ref());
+            let wanted = judge.logits(&case.encoded, &hidden).unwrap().concat();
+            let found = flat(&whole(&load(&drawn.config, &other, portable), &case));
+            DOUBLE.check(
+                &format!("{dtype:?}, portable {portable}"),
+                found.into_iter().map(f64::from),
+                wanted,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_record_that_has_no_room_is_refused_in_words() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, false);
+    let case = drawn.case("long", POSITIONS + 64, &[(Kind::Noul, 2)], 64);
+    let error = head
+        .begin(Arc::clone(&case.encoded))
+        .absorb(0, &case.hidden[..64 * drawn.config.hidden])
+        .unwrap_err();
+    assert!(error.to_string().contains("rows"), "{error}");
+}
+
+/// Rows that the backend keeps on the device give the bits that the same rows give by way of the host; so does the output
+/// embedding of the backend.
+#[test]
+fn kept_rows_give_the_bits_of_rows_from_the_host() {
+    if device(false).is_none() {
+        return;
+    }
+    for name in RELEASES {
+        let release = Arc::new(Release::open(&fixtures::release(name), None).unwrap());
+        let Some(config) = release.head().cloned() else {
+            continue;
+        };
+        let capacity = Capacity {
+            slots: 2,
+            positions: 512,
+            rows: 300,
+        };
+        let options = Options {
+            ordinal: 0,
+            capacity,
+            portable: false,
+        };
+        let mut backend = CudaBackend::load(&release, options).unwrap();
+        let source = Arc::clone(&release) as Arc<dyn HeadWeights>;
+        let head_options = HeadOptions {
+            ordinal: 0,
+            positions: 512,
+            runs: 2,
+            staged_rows: 300,
+            spans: 64,
+            portable: false,
+        };
+        let plain = CudaHead::load(&config, Arc::clone(&source), head_options).unwrap();
+        assert!(backend.run(&[]).is_ok() && backend.keep_hidden(0..0).unwrap().is_none());
+        let beside =
+            CudaHead::load_beside(&mut backend, &config, source, head_options, true).unwrap();
+        let vocab = release.config().vocab;
+        let encoded = Arc::new(record(
+            300,
+            &[(Kind::Choice, 4), (Kind::Score, 3)],
+            128,
+            vocab,
+        ));
+        let (mut kept, mut hosted) = (
+            beside.begin(Arc::clone(&encoded)),
+            plain.begin(Arc::clone(&encoded)),
+        );
+        for start in [0, 128, 256] {
+            let tokens = &encoded.ids[start..(start + 128).min(300)];
+            let segment = Segment {
+                slot: Slot(0),
+                start,
+                tokens,
+                pass: Pass::Prefill,
+            };
+            backend.run(&[segment]).unwrap();
+            let mut rows = vec![f32::NAN; tokens.len() * config.hidden];
+            backend.hidden(0..tokens.len(), &mut rows).unwrap();
+            let place = backend.keep_hidden(0..tokens.len()).unwrap().unwrap();
+            // The next round overwrites what is not kept.
+            let other = Segment {
+                slot: Slot(1),
+                start,
+                tokens: &encoded.ids[..tokens.len()],
+                pass: Pass::Prefill,
+            };
+            backend.run(&[other]).unwrap();
+            kept.absorb_kept(start, place).unwrap();
+            hosted.absorb(start, &rows).unwrap();
+        }
+        let (kept, hosted) = (kept.finish().unwrap(), hosted.finish().unwrap());
+        assert_same_logits(name, &kept, &hosted);
+        // All rows were given back.
+        let all = backend.keep_hidden(0..44).unwrap();
+        assert!(all.is_some());
+        drop(all);
+        let cpu_rows = plain.begin(encoded).absorb_kept(
+            0,
+            descant_model::KeptRows {
+                rows: 1,
+                data: Box::new(()),
+            },
+        );
+        assert!(cpu_rows.is_err());
+    }
+}
+
+fn load(config: &HeadConfig, weights: &Arc<dyn HeadWeights>, portable: bool) -> CudaHead {
+    let options = HeadOptions {
+        ordinal: 0,
+        positions: POSITIONS,
+        runs: RUNS,
+        staged_rows: 0,
+        spans: 1000,
+        portable,
+    };
+    CudaHead::load(config, Arc::clone(weights), options).unwrap()
+}
+
+const POSITIONS: usize = 2304;
+const RUNS: usize = 4;
+
+fn run_to_end(head: &CudaHead, case: &HeadCase) -> Box<dyn HeadRun> {
+    let mut run = head.begin(Arc::clone(&case.encoded));
+    run.absorb(0, &case.hidden).unwrap();
+    run
+}
+
+fn whole(head: &CudaHead, case: &HeadCase) -> Logits {
+    run_to_end(head, case).finish().unwrap()
+}
+
+fn flat(logits: &Logits) -> FlatLogits {
+    FlatLogits(logits.concat())
+}
+
+/// The logits of all options.
+#[derive(Clone)]
+struct FlatLogits(Vec<f32>);
+
+impl FlatLogits {
+    fn map<T>(self, f: impl Fn(f32) -> T) -> Vec<T> {
+        self.0.into_iter().map(f).collect()
+    }
+}
+
+impl IntoIterator for FlatLogits {
+    type Item = f32;
+    type IntoIter = std::vec::IntoIter<f32>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+#[track_caller]
+fn assert_same_logits(what: &str, found: &Logits, wanted: &Logits) {
+    let lengths = |logits: &Logits| logits.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(lengths(found), lengths(wanted), "{what}");
+    assert_same_bits(what, 1, &found.concat(), &wanted.concat());
+}
+
+/// A head of odd sizes with drawn weights.
+struct Drawn {
+    config: HeadConfig,
+    weights: Arc<dyn HeadWeights>,
+}
+
+/// Token ids of its records lie below.
+const VOCAB: usize = 50;
+const SEED: u64 = 7;
+
+impl Drawn {
+    fn new() -> Drawn {
+        let config = HeadConfig {
+            hidden: 72,
+            width: 60,
+            routing_layers: 2,
+            layers: 2,
+            heads: 5,
+            feedforward: 100,
+        };
+        let tokens: Vec<usize> = (0..VOCAB).collect();
+        Drawn {
+            weights: Arc::new(DrawnHead::new(&config, SEED, &tokens)),
+            config,
+        }
+    }
+
+    fn cases(&self) -> Vec<HeadCase> {
+        let many: Vec<(Kind, usize)> = (0..100)
+            .map(|i| ([Kind::Noul, Kind::Choice, Kind::Score][i % 3], 2 + i % 2))
+            .collect();
+        let mut cases = vec![
+            self.case("one option of one question", 3, &[(Kind::Choice, 1)], 0),
+            self.case("100 questions", 1100, &many, 300),
+            self.case("255 options", 1000, &[(Kind::Choice, 255)], 64),
+            self.case(
+                "a long state",
+                2100,
+                &[(Kind::Noul, 2), (Kind::Choice, 4), (Kind::Score, 3)],
+                1990,
+            ),
+        ];
+        let mut wide = self.case("a span of nearly all rows", 500, &[(Kind::Noul, 2)], 0);
+        let encoded = Arc::make_mut(&mut wide.encoded);
+        encoded.questions[0].span = 0..490;
+        encoded.questions[0].options[0].span = 499..500;
+        cases.push(wide);
+        cases
+    }
+
+    fn case(&self, name: &str, rows: usize, schema: &[(Kind, usize)], start: usize) -> HeadCase {
+        HeadCase {
+            name: name.to_owned(),
+            encoded: Arc::new(record(rows, schema, start, VOCAB)),
+            hidden: seeded::uniform(name, SEED, 0, rows * self.config.hidden, Rule::HIDDEN),
+            wanted: None,
+        }
+    }
+}
+
+/// A record of `rows` rows whose spans, of one to three rows, follow one another from row `start` on.
+fn record(rows: usize, schema: &[(Kind, usize)], start: usize, vocab: usize) -> Encoded {
+    let mut at = start;
+    let mut span = || {
+        let length = 1 + at % 3 * usize::from(rows > 100);
+        at += length;
+        at - length..at
+    };
+    let question = |(index, &(kind, options)): (usize, &(Kind, usize))| EncodedQuestion {
+        id: format!("q{index}"),
+        kind,
+        span: span(),
+        options: (0..options)
+            .map(|i| EncodedOption {
+                id: i.to_string(),
+                span: span(),
+            })
+            .collect(),
+    };
+    let questions: Vec<EncodedQuestion> = schema.iter().enumerate().map(question).collect();
+    assert!(at <= rows, "{at} rows of spans");
+    Encoded {
+        ids: (0..rows).map(|row| (row * 13 % vocab) as u32).collect(),
+        questions,
+        truncated: 0,
+        schema_start: start,
+    }
+}
+
+/// A head's weights in another dtype.
+#[derive(Debug)]
+struct Converted {
+    /// Name, shape and bytes.
+    tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
+    dtype: Dtype,
+    source: Arc<dyn HeadWeights>,
+}
+
+impl Converted {
+    /// Values in `dtype`, times up to `1 + noise`.
+    fn new(drawn: &Drawn, dtype: Dtype, noise: f32) -> Converted {
+        let convert = |name: String| {
+            let tensor = drawn.weights.tensor(&name).unwrap();
+            let values = tensor.to_f32().unwrap().into_iter().enumerate();
+            let values = values.map(|(i, x)| x * (1.0 + noise * (i * 7 % 13) as f32 / 13.0));
+            let bytes = match dtype {
+                Dtype::F16 => values
+                    .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
+                    .collect(),
+                _ => values.flat_map(f32::to_le_bytes).collect(),
+            };
+            (name, tensor.shape.to_vec(), bytes)
+        };
+        Converted {
+            tensors: DrawnHead::names(&drawn.config)
+                .into_iter()
+                .map(convert)
+                .collect(),
+            dtype,
+            source: Arc::clone(&drawn.weights),
+        }
+    }
+}
+
+impl HeadWeights for Converted {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
+        let (name, shape, bytes) = self
+            .tensors
+            .iter()
+            .find(|(known, ..)| known == name)
+            .unwrap();
+        Ok(Tensor {
+            name,
+            dtype: self.dtype,
+            shape,
+            bytes,
+        })
+    }
+
+    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
+        self.source.lexical_embedding()
+    }
+}
