@@ -223,9 +223,7 @@ fn load_on_gpu(
         (Some(config), HeadDevice::Auto) => {
             let source = Arc::clone(release) as Arc<dyn descant_model::HeadWeights>;
             let options = head_options(ordinal, capacity, settings);
-            // Where rows beside the head take the output embedding's place, they are read from the file.
-            let (rows, table) = (release.lexical_embedding()?, release.output_embedding()?);
-            let is_its_own = std::ptr::eq(rows.bytes, table.bytes) && table.dtype == Dtype::BF16;
+            let is_its_own = reads_own_rows(release)?;
             let head = CudaHead::load_beside(&mut backend, config, source, options, is_its_own)?;
             Some(Arc::new(head) as Arc<dyn Head>)
         }
@@ -236,6 +234,13 @@ fn load_on_gpu(
         backend: Box::new(backend),
         head,
     })
+}
+
+/// Whether the rows of the lexical prior are those that the backend has on its device, which are bf16. Rows beside the head
+/// that take their place are read from the file.
+pub(crate) fn reads_own_rows(release: &Release) -> Result<bool, Failure> {
+    let (rows, table) = (release.lexical_embedding()?, release.output_embedding()?);
+    Ok(std::ptr::eq(rows.bytes, table.bytes) && table.dtype == Dtype::BF16)
 }
 
 /// What the head on a GPU reserves beside a backend of that capacity.

@@ -203,36 +203,57 @@ impl CudaHead {
         shared.gpu.wait().unwrap();
     }
 
-    /// Answers a record of these hidden rows, `[T, H]` bf16 bits on the host, and times the parts.
+    /// Answers a record of hidden rows, `[T, H]` bf16 bits, and gives the milliseconds that the device took: from the first
+    /// launch to the last, without the copy of the rows to it.
     ///
     /// # Errors
     /// The device's, or the first question whose logits are not finite.
     ///
     /// # Panics
     /// If there is no room for the record.
+    pub fn run_timed(&self, encoded: &Arc<Encoded>, hidden: &[u16]) -> Result<f64, Defect> {
+        let gpu = &self.shared.gpu;
+        let start = self.run_alone(encoded, hidden, None)?;
+        Ok(start.ms_until(&gpu.mark()?)?)
+    }
+
+    /// The same, with the times of all parts. The marks between them cost a little.
+    ///
+    /// # Errors
+    /// As [`CudaHead::run_timed`].
+    ///
+    /// # Panics
+    /// As [`CudaHead::run_timed`].
     pub fn run_in_parts(
         &self,
         encoded: &Arc<Encoded>,
         hidden: &[u16],
-    ) -> Result<(Logits, Vec<PartTime>), Defect> {
+    ) -> Result<Vec<PartTime>, Defect> {
+        let profile = Profile::default();
+        let start = self.run_alone(encoded, hidden, Some(&profile))?;
+        Ok(profile.times(&start)?)
+    }
+
+    /// Answers a record from rows in memory of their own; gives the place before the first launch.
+    fn run_alone(
+        &self,
+        encoded: &Arc<Encoded>,
+        hidden: &[u16],
+        profile: Option<&Profile>,
+    ) -> Result<Mark, Defect> {
         let shared = &self.shared;
         shared.gpu.bind()?;
-        let width = shared.config.hidden;
-        let staging = Staging::new(&shared.gpu, width, hidden.len() / width)?;
-        let staged = staging
-            .take(hidden.len() / width)
-            .expect("it was made for them");
+        let rows = hidden.len() / shared.config.hidden;
+        let staging = Staging::new(&shared.gpu, shared.config.hidden, rows)?;
+        let staged = staging.take(rows).expect("it was made for them");
         shared.gpu.upload(&staged.block(), hidden)?;
-        let profile = Profile::default();
         let mut run = Run::new(Arc::clone(shared), Arc::clone(encoded));
+        run.settle()?;
+        shared.gpu.wait()?;
         let start = shared.gpu.mark()?;
-        run.take(
-            Rows::Half(&staged.block()),
-            hidden.len() / width,
-            Some(&profile),
-        )?;
-        let logits = run.answer(Some(&profile))?;
-        Ok((logits, profile.times(&start)?))
+        run.take(Rows::Half(&staged.block()), rows, profile)?;
+        run.answer(profile)?;
+        Ok(start)
     }
 }
 

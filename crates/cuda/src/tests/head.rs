@@ -57,15 +57,15 @@ fn check_golden(golden: &GoldenHead) {
         for case in &golden.cases {
             let Some(wanted) = &case.wanted else { continue };
             head.poison();
-            let found = flat(&whole(&head, case)).map(f64::from);
+            let found = flat(&whole(&head, case));
             let (single, double) = (wanted.single.iter().copied(), wanted.double.iter().copied());
             let name = format!("{}, portable {portable}", case.name);
             DOUBLE
                 .times(factor)
-                .check(&format!("{name}, f64"), found.clone().into_iter(), double);
+                .check(&format!("{name}, f64"), found.clone(), double);
             SINGLE
                 .times(factor)
-                .check(&format!("{name}, f32"), found.into_iter(), single);
+                .check(&format!("{name}, f32"), found, single);
         }
     }
 }
@@ -83,10 +83,10 @@ fn extreme_schemas_follow_the_formula() {
         for portable in BOTH {
             let head = load(&drawn.config, &drawn.weights, portable);
             head.poison();
-            let found = flat(&whole(&head, &case)).map(f64::from);
+            let found = flat(&whole(&head, &case));
             DOUBLE.times(WORST_OF_MANY).check(
                 &format!("{}, portable {portable}", case.name),
-                found.into_iter(),
+                found,
                 wanted.iter().copied(),
             );
         }
@@ -243,11 +243,7 @@ fn every_dtype_of_weights_keeps_its_bits() {
             let judge = descant_model::reference::Head::new(&drawn.config, other.as_ref());
             let wanted = judge.logits(&case.encoded, &hidden).unwrap().concat();
             let found = flat(&whole(&load(&drawn.config, &other, portable), &case));
-            DOUBLE.check(
-                &format!("{dtype:?}, portable {portable}"),
-                found.into_iter().map(f64::from),
-                wanted,
-            );
+            DOUBLE.check(&format!("{dtype:?}, portable {portable}"), found, wanted);
         }
     }
 }
@@ -379,27 +375,8 @@ fn whole(head: &CudaHead, case: &HeadCase) -> Logits {
     run_to_end(head, case).finish().unwrap()
 }
 
-fn flat(logits: &Logits) -> FlatLogits {
-    FlatLogits(logits.concat())
-}
-
-/// The logits of all options.
-#[derive(Clone)]
-struct FlatLogits(Vec<f32>);
-
-impl FlatLogits {
-    fn map<T>(self, f: impl Fn(f32) -> T) -> Vec<T> {
-        self.0.into_iter().map(f).collect()
-    }
-}
-
-impl IntoIterator for FlatLogits {
-    type Item = f32;
-    type IntoIter = std::vec::IntoIter<f32>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
+fn flat(logits: &Logits) -> Vec<f64> {
+    logits.concat().into_iter().map(f64::from).collect()
 }
 
 #[track_caller]

@@ -77,7 +77,7 @@ pub(crate) struct BenchHttp {
 
 /// Time prompts, next tokens and the parts of a prompt, beside the ceilings of the same run.
 ///
-/// Needs a CUDA device. Times are medians, of the backbone without the head.
+/// Needs a CUDA device. Times are medians; those of prompts are of the backbone alone, those of decisions of backbone and head.
 #[derive(Debug, Args)]
 pub(crate) struct BenchModel {
     #[command(flatten)]

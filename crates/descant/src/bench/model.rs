@@ -1,17 +1,27 @@
-//! `descant bench model`: how fast a backbone runs on a GPU, beside the ceilings of the same run.
+//! `descant bench model`: how fast a backbone and its head run on a GPU, beside the ceilings of the same run.
 //!
 //! A floor is the larger of a part's operations at the rate of the largest product and its bytes at the rate of a copy, both
 //! measured first.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Instant;
 
-use descant_cuda::{Ceilings, CudaBackend, CudaError, Options, PartTime};
-use descant_model::{Backend, CHUNK_ROWS, Capacity, Pass, Segment, Slot};
-use descant_release::{AttentionConfig, LayerKind, LinearConfig, ModelConfig, Outline};
+use descant_cuda::{Ceilings, CudaBackend, CudaError, CudaHead, HeadOptions, Options, PartTime};
+use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind};
+use descant_model::{
+    Backend, CHUNK_ROWS, Capacity, Defect, Head, HeadWeights, Pass, Segment, Slot,
+};
+use descant_release::{
+    AttentionConfig, Dtype, HeadConfig, LayerKind, LinearConfig, LoadError, LoadPlan, ModelConfig,
+    Outline, Part, Tensor,
+};
 
 use crate::args::BenchModel;
+use crate::backend::reads_own_rows;
 use crate::failure::Failure;
 use crate::load;
 use crate::output::Output;
@@ -44,12 +54,30 @@ pub(super) fn run(args: &BenchModel) -> Result<(), Failure> {
     for &streams in &args.streams {
         output.line(&machine.step_parts(streams, ceilings)?)?;
     }
+    let Some(head) = machine.head.take() else {
+        return Ok(());
+    };
+    for &length in &args.lengths {
+        if length >= SCHEMA_ROWS {
+            output.line(&machine.decisions(&head, length, args.runs)?)?;
+        }
+    }
+    if let Some(&longest) = args
+        .lengths
+        .iter()
+        .max()
+        .filter(|rows| **rows >= SCHEMA_ROWS)
+    {
+        output.line(&machine.head_parts(&head, longest, ceilings)?)?;
+    }
     Ok(())
 }
 
 /// A model on a device.
 struct Machine {
     backend: CudaBackend,
+    /// The head beside it, if the release has one.
+    head: Option<CudaHead>,
     title: String,
 }
 
@@ -76,26 +104,28 @@ impl Machine {
             portable: false,
         };
         let start = Instant::now();
-        let (backend, what) = match &args.dummy_weights {
-            Some(shape) => {
-                let backend = CudaBackend::with_dummy_weights(self::shape(shape)?, options, SEED)?;
-                (
-                    backend,
-                    format!("{shape} with DUMMY WEIGHTS (seed {SEED}; its answers mean nothing)"),
-                )
-            }
-            None => {
-                let place = load::place(args.model.model.as_deref())?;
-                let release = place.release(args.model.clef.clef.as_deref())?;
-                (CudaBackend::load(&release, options)?, place.to_string())
-            }
+        let head_options = HeadOptions {
+            ordinal: args.cuda,
+            positions,
+            runs: 1,
+            staged_rows: positions,
+            spans: HeadOptions::spans_of(positions),
+            portable: false,
+        };
+        let (backend, head, what) = match &args.dummy_weights {
+            Some(shape) => dummy(shape, options, head_options)?,
+            None => stored(args, options, head_options)?,
         };
         let title = format!(
             "{}: {what}, ready in {:.1} s",
             backend.device_name(),
             start.elapsed().as_secs_f64()
         );
-        Ok(Machine { backend, title })
+        Ok(Machine {
+            backend,
+            head,
+            title,
+        })
     }
 
     /// Runs a prompt from an empty slot, in pieces, and waits for its last row.
@@ -228,6 +258,88 @@ impl Machine {
         ))
     }
 
+    /// Whole decisions, the head beside the rounds as in a server, and what the head takes on its own.
+    fn decisions(
+        &mut self,
+        head: &CudaHead,
+        length: usize,
+        runs: usize,
+    ) -> Result<String, Failure> {
+        let encoded = Arc::new(record(&self.tokens(length)));
+        let (mut after, hidden) = (Vec::new(), self.hidden_rows(length));
+        let times = timed(runs, || {
+            after.push(self.decide(head, &encoded)?);
+            Ok(())
+        })?;
+        let alone = timed_by(runs, || head.run_timed(&encoded, &hidden).map_err(device))?;
+        after.sort_by(f64::total_cmp);
+        Ok(format!(
+            "decision of {length} rows, {QUESTIONS} questions of {OPTIONS} options: {:.2} ms {}, {:.2} ms of it after the last \
+             round was queued and its rows were taken; the head alone {:.2} ms {} on the device",
+            times.median,
+            times.range(),
+            after[after.len() / 2],
+            alone.median,
+            alone.range()
+        ))
+    }
+
+    /// Runs a decision; gives the milliseconds that the head's last pass took.
+    fn decide(&mut self, head: &CudaHead, encoded: &Arc<Encoded>) -> Result<f64, Failure> {
+        self.backend.reset(Slot(0));
+        let (piece, mut run) = (self.piece(), head.begin(Arc::clone(encoded)));
+        let (rows, pieces) = mpsc::channel();
+        thread::scope(|scope| {
+            let jury = scope.spawn(move || {
+                for (start, kept) in pieces {
+                    run.absorb_kept(start, kept)?;
+                }
+                let started = Instant::now();
+                run.finish()?;
+                Ok::<_, Defect>(started.elapsed().as_secs_f64() * 1e3)
+            });
+            for (index, tokens) in encoded.ids.chunks(piece).enumerate() {
+                let start = index * piece;
+                self.backend.run(&[prefill(Slot(0), start, tokens)])?;
+                let kept = self.backend.keep_hidden(0..tokens.len())?;
+                let kept = kept.expect("the head has room for all rows");
+                // A head that failed says why when it is joined.
+                let _ = rows.send((start, kept));
+            }
+            drop(rows);
+            jury.join().expect("the head does not panic")
+        })
+        .map_err(device)
+    }
+
+    /// The parts of the head, each with its floor.
+    fn head_parts(
+        &self,
+        head: &CudaHead,
+        length: usize,
+        ceilings: Ceilings,
+    ) -> Result<String, Failure> {
+        let encoded = Arc::new(record(&self.tokens(length)));
+        let parts = head.run_in_parts(&encoded, &self.hidden_rows(length));
+        Ok(table(
+            &format!("parts of the head of {length} rows"),
+            parts.map_err(device)?,
+            ceilings,
+        ))
+    }
+
+    /// Any hidden rows, as bf16 bits: between -2 and 2.
+    fn hidden_rows(&self, length: usize) -> Vec<u16> {
+        let values = length * self.backend.config().hidden;
+        let bits = |index: usize| {
+            let hash = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            // A sign, an exponent of 0 or 1 below the bias, seven bits of the mantissa.
+            let hash = hash as u16;
+            (hash & 0x8000) | 0x3f00 | (hash & 0x00ff)
+        };
+        (0..values).map(bits).collect()
+    }
+
     /// The parts of a step of some streams, without their logits.
     fn step_parts(&mut self, streams: usize, ceilings: Ceilings) -> Result<String, Failure> {
         let tokens = self.tokens(CONTEXT);
@@ -244,6 +356,40 @@ impl Machine {
             ceilings,
         ))
     }
+}
+
+/// A backend, the head beside it if there is one, and what they are.
+type Beside = (CudaBackend, Option<CudaHead>, String);
+
+/// Random weights of a shape.
+fn dummy(shape: &str, options: Options, head_options: HeadOptions) -> Result<Beside, Failure> {
+    let mut backend = CudaBackend::with_dummy_weights(self::shape(shape)?, options, SEED)?;
+    let config = head_shape(backend.config().hidden);
+    let source = Arc::new(DummyHead::new(backend.config(), &config));
+    let head = CudaHead::load_beside(&mut backend, &config, source, head_options, true)?;
+    let what = format!("{shape} with DUMMY WEIGHTS (seed {SEED}; its answers mean nothing)");
+    Ok((backend, Some(head), what))
+}
+
+/// A release's weights.
+fn stored(
+    args: &BenchModel,
+    options: Options,
+    head_options: HeadOptions,
+) -> Result<Beside, Failure> {
+    let place = load::place(args.model.model.as_deref())?;
+    let release = Arc::new(place.release(args.model.clef.clef.as_deref())?);
+    let mut backend = CudaBackend::load(&release, options)?;
+    let head = match release.head() {
+        None => None,
+        Some(config) => {
+            let source = Arc::clone(&release) as Arc<dyn HeadWeights>;
+            let own = reads_own_rows(&release)?;
+            let head = CudaHead::load_beside(&mut backend, config, source, head_options, own);
+            Some(head?)
+        }
+    };
+    Ok((backend, head, place.to_string()))
 }
 
 /// Parts with their floors, the longest first.
@@ -274,6 +420,103 @@ fn table(title: &str, mut parts: Vec<PartTime>, ceilings: Ceilings) -> String {
         "all parts, timed one by one", ""
     );
     text
+}
+
+/// Questions of the record that is timed, their options, and rows of the spans of either.
+const QUESTIONS: usize = 8;
+const OPTIONS: usize = 4;
+const SPAN: usize = 12;
+/// Rows that the schema takes.
+const SCHEMA_ROWS: usize = QUESTIONS * (OPTIONS + 1) * SPAN + 2;
+
+/// A record whose schema stands at its end.
+fn record(tokens: &[u32]) -> Encoded {
+    let start = tokens.len() - SCHEMA_ROWS + 1;
+    let span = |index: usize| start + index * SPAN..start + (index + 1) * SPAN;
+    let question = |question: usize| EncodedQuestion {
+        id: format!("q{question}"),
+        kind: Kind::Choice,
+        span: span(question * (OPTIONS + 1)),
+        options: (1..=OPTIONS)
+            .map(|option| EncodedOption {
+                id: option.to_string(),
+                span: span(question * (OPTIONS + 1) + option),
+            })
+            .collect(),
+    };
+    Encoded {
+        ids: tokens.to_vec(),
+        questions: (0..QUESTIONS).map(question).collect(),
+        truncated: 0,
+        schema_start: start,
+    }
+}
+
+/// The published sizes of a head.
+fn head_shape(hidden: usize) -> HeadConfig {
+    HeadConfig {
+        hidden,
+        width: 1024,
+        routing_layers: 2,
+        layers: 4,
+        heads: 16,
+        feedforward: 4096,
+    }
+}
+
+/// Random weights of a head: maps that keep the size of what goes through them, norms of one.
+#[derive(Debug)]
+struct DummyHead {
+    /// Name, shape and bf16 bytes.
+    tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
+}
+
+impl DummyHead {
+    fn new(model: &ModelConfig, head: &HeadConfig) -> DummyHead {
+        let plan = LoadPlan::new("", model, Some(head));
+        let tensors = plan.part(Part::Head).map(|wanted| {
+            let inputs = wanted.shape.last().copied().unwrap_or(1);
+            let (scale, base) = match wanted.shape.len() {
+                2 => (1.0 / (inputs as f32).sqrt(), 0.0),
+                1 if wanted.name.ends_with("weight") => (0.0, 1.0),
+                _ => (0.1, 0.0),
+            };
+            let value = |index: usize| {
+                let hash = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                let unit = hash as f32 / (1u64 << 23) as f32 - 1.0;
+                // The upper half of an f32 is a bf16.
+                let [_, _, low, high] = (base + scale * 1.7 * unit).to_le_bytes();
+                [low, high]
+            };
+            let bytes = (0..wanted.parameters()).flat_map(value).collect();
+            (wanted.name.clone(), (wanted.shape.clone(), bytes))
+        });
+        DummyHead {
+            tensors: tensors.collect(),
+        }
+    }
+}
+
+impl HeadWeights for DummyHead {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
+        let missing = || LoadError::TensorMissing {
+            file: "dummy weights".into(),
+            name: name.to_owned(),
+            wanted: Vec::new(),
+        };
+        let (name, (shape, bytes)) = self.tensors.get_key_value(name).ok_or_else(missing)?;
+        Ok(Tensor {
+            name,
+            dtype: Dtype::BF16,
+            shape,
+            bytes,
+        })
+    }
+
+    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
+        // The backend has its rows.
+        self.tensor("lm_head.weight")
+    }
 }
 
 fn decode(slot: usize, at: usize, tokens: &[u32]) -> Segment<'_> {
@@ -318,13 +561,20 @@ impl Times {
 
 /// Times runs by the clock, after two that are not counted.
 fn timed(runs: usize, mut run: impl FnMut() -> Result<(), Failure>) -> Result<Times, Failure> {
+    timed_by(runs, || {
+        let start = Instant::now();
+        run()?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    })
+}
+
+/// The same of runs that tell their own milliseconds.
+fn timed_by(runs: usize, mut run: impl FnMut() -> Result<f64, Failure>) -> Result<Times, Failure> {
     run()?;
     run()?;
     let mut times = Vec::with_capacity(runs);
     for _ in 0..runs {
-        let start = Instant::now();
-        run()?;
-        times.push(start.elapsed().as_secs_f64() * 1e3);
+        times.push(run()?);
     }
     times.sort_by(f64::total_cmp);
     Ok(Times {
