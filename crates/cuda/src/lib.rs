@@ -1,4 +1,4 @@
-//! A backend on CUDA.
+//! A backend and a head on CUDA.
 //!
 //! The driver's library is opened at run time, so the crate builds, and is linted, on machines without it; what is missing is
 //! said by a [`CudaError`]. Kernels are compiled beforehand (`tools/cuda/build.sh`, `fatbin/`) and are part of the program.
@@ -6,7 +6,8 @@
 //! ```text
 //! kernels/*.cu   what runs on the device; each opens with its shapes, its order of addition and its memory
 //! driver/        devices, memory, copies, launches; `unsafe`      launch/   a typed function for each kernel; `unsafe`
-//! backend/       a `Backend`: weights, slots, rounds, snapshots   bench     times of products, copies and parts of a round
+//! backend/       a `Backend`: weights, slots, rounds, snapshots   head/     a `Head`, on a stream of its own
+//! bench          times of products, copies and parts of a round
 //! ```
 //!
 //! Activations are bf16, rounded wherever the release's bf16 run rounds; sums are f32. A row's bits depend on its own stream
