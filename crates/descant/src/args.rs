@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::traces::endpoint;
+
 pub(crate) use bench::{Bench, BenchHttp, BenchModel, BenchPart, BenchWhat};
 pub(crate) use many::{Batch, Compare, Eval, Shard};
 pub(crate) use prove::Prove;
@@ -213,6 +215,15 @@ pub(crate) struct Serve {
     pub(crate) access: Access,
     #[command(flatten)]
     pub(crate) limits: LimitFlags,
+    /// Tell the OpenTelemetry collector at this address how requests went: OTLP over HTTP, such as http://localhost:4318.
+    /// Neither texts nor names of clients are told.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        value_parser = endpoint
+    )]
+    pub(crate) otlp_endpoint: Option<String>,
     /// Form of the log lines on standard error.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,

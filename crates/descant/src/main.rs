@@ -44,6 +44,7 @@ mod rows;
 mod samples;
 mod serve;
 mod several;
+mod traces;
 mod verify;
 
 use std::process::ExitCode;

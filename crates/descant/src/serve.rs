@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::keys::KeyRing;
 use crate::load::{self, Loaded};
 use crate::log;
+use crate::traces::Telling;
 
 /// The release once it is open, for telling how much of it is loaded.
 type Opened = Arc<OnceLock<Arc<Release>>>;
@@ -31,13 +32,18 @@ type Opened = Arc<OnceLock<Arc<Release>>>;
 pub(crate) fn run(args: Serve) -> Result<(), Failure> {
     log::start(&args.log, args.log_format)?;
     let keys = KeyRing::open(&args.access)?;
+    let telling = args.otlp_endpoint.as_deref().map(Telling::start);
+    let telling = telling.transpose()?;
     let runtime = runtime()?;
     // Taken before the model is loaded, which may take minutes: a port in use is told at once, and probes are answered.
     let address = SocketAddr::new(args.host, args.port);
     let bind = runtime.block_on(TcpListener::bind(address));
     let listener = bind.map_err(|source| Failure::Bind { address, source })?;
     let opened = Opened::default();
-    let app = Arc::new(App::new(front(&args, &keys, &opened)));
+    let app = Arc::new(App::new(Front {
+        traces: telling.as_ref().map(Telling::traces),
+        ..front(&args, &keys, &opened)
+    }));
     let served = runtime.block_on(async {
         let (address, stop) = prepared(&listener)?;
         tokio::spawn(keys.watch());
@@ -74,6 +80,9 @@ pub(crate) fn run(args: Serve) -> Result<(), Failure> {
     if let Some(engine) = served? {
         engine.shutdown(load::ENGINE_STOP);
     }
+    if let Some(telling) = telling {
+        telling.stop();
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -86,6 +95,7 @@ fn front(args: &Serve, keys: &KeyRing, opened: &Opened) -> Front {
         keys: keys.keys.clone(),
         origins: Origins::from_flags(args.access.cors_origin.clone()),
         progress: Progress::new(move || opened.get().map_or(0.0, |release| release.touched())),
+        traces: None,
     }
 }
 

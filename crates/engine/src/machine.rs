@@ -119,6 +119,8 @@ struct Stream {
 /// What is left of a job that ended: enough to answer.
 struct Left {
     work: Work,
+    /// Time since a decision's last row was run.
+    head_time: Duration,
     cached_rows: usize,
     queue_time: Duration,
     engine_time: Duration,
@@ -132,6 +134,8 @@ struct HeadSide {
     pending: Vec<HeadPiece>,
     /// Whether `pending` ends with the last row.
     complete: bool,
+    /// When it came to that.
+    since: Duration,
     /// The backend's copies whose memory rows are still to come from the head.
     copies: VecDeque<Saved>,
     /// The last snapshot that the cache holds of this prompt.
@@ -291,6 +295,9 @@ impl Machine {
             engine_time: self.clock.now().saturating_sub(entry.admitted),
             cached_rows: entry.cached_rows,
             round_longest: entry.round_longest,
+            head_time: entry.head.map_or(Duration::ZERO, |head| {
+                self.clock.now().saturating_sub(head.since)
+            }),
             work: entry.job.work,
         })
     }
@@ -467,6 +474,7 @@ impl Machine {
                 seat: Some(Seat::New(Arc::clone(&decide.encoded))),
                 pending: chain.into_iter().map(HeadPiece::Preload).collect(),
                 complete: false,
+                since: Duration::ZERO,
                 copies: VecDeque::new(),
                 node: found.node.clone(),
             });

@@ -18,6 +18,8 @@ use crate::{EngineError, Token};
 pub struct Decided {
     /// The logits of each question, in request order.
     pub logits: Logits,
+    /// The part of the engine's time after the prompt's last row was run.
+    pub head_time: Duration,
     /// Rows of the prompt that came from the state cache.
     pub cached_rows: usize,
     /// Time between arrival and slot.

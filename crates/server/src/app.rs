@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::panic;
 use crate::request_id::RequestId;
 use crate::routes;
+use crate::spans::Trace;
 
 /// The server apart from its connections: requests in, replies out.
 pub struct App {
@@ -48,9 +49,11 @@ impl App {
         request.extensions_mut().insert(id.clone());
         let family = Family::of_path(request.uri().path());
         let route = routes::label(request.uri().path());
+        let trace = self.begin_trace(&request, route);
+        let method = known(request.method());
         let grant = self.hall.front.origins.grant(&request);
         let mut response = match self.admit(&request) {
-            Ok(()) => self.routed(request).await,
+            Ok(()) => trace.clone().within(self.routed(request)).await,
             Err(refused) => refused.into_response(),
         };
         let refusal = response.extensions_mut().remove::<Refusal>();
@@ -76,8 +79,20 @@ impl App {
         drop(at_hand);
         let status = response.status().as_u16();
         self.metrics().replied(route, status, refused, took);
-        line.write(&response, refused, took);
+        trace.replied(method, route, status, refused.map(Refused::code));
+        line.write(&response, refused, took, trace.id().as_deref());
         response
+    }
+
+    /// Begins a trace of a request to anything but what probes and scrapers ask for again and again.
+    fn begin_trace(&self, request: &Request<Body>, route: &'static str) -> Trace {
+        match &self.hall.front.traces {
+            Some(traces) if !routes::is_open(request.uri().path()) => {
+                let name = format!("{} {route}", known(request.method()));
+                traces.begin(name, request.headers())
+            }
+            _ => Trace::default(),
+        }
     }
 
     async fn routed(&self, request: Request<Body>) -> Response<Body> {
@@ -126,6 +141,17 @@ impl fmt::Debug for App {
     }
 }
 
+/// A method as traces name it: one of a closed set.
+fn known(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "POST" => "POST",
+        _ => "_OTHER",
+    }
+}
+
 /// A request's line in the log: what was asked for and how it went, none of the client's text but the path.
 struct LogLine {
     id: RequestId,
@@ -143,19 +169,25 @@ impl LogLine {
         }
     }
 
-    fn write(&self, response: &Response<Body>, refused: Option<&Refused>, took: Duration) {
+    fn write(
+        &self,
+        response: &Response<Body>,
+        refused: Option<&Refused>,
+        took: Duration,
+        trace: Option<&str>,
+    ) {
         let LogLine { id, method, path } = self;
         let status = response.status().as_u16();
         let took_ms = took.as_secs_f64() * 1e3;
         match (refused, response.extensions().get::<Decision>()) {
             (Some(Refused::Defect { message }), _) => {
-                tracing::error!(%id, method, path, status, took_ms, message, "failed");
+                tracing::error!(%id, trace, method, path, status, took_ms, message, "failed");
             }
             (Some(refused), _) => {
-                tracing::info!(%id, method, path, status, took_ms, code = refused.code(), "refused");
+                tracing::info!(%id, trace, method, path, status, took_ms, code = refused.code(), "refused");
             }
             (None, Some(decision)) => tracing::info!(
-                %id, method, path, status, took_ms,
+                %id, trace, method, path, status, took_ms,
                 queue_ms = decision.queued.as_secs_f64() * 1e3,
                 engine_ms = decision.computed.as_secs_f64() * 1e3,
                 input_tokens = decision.input_tokens,
@@ -163,7 +195,7 @@ impl LogLine {
                 cached_tokens = decision.cached_tokens,
                 "decided"
             ),
-            (None, None) => tracing::debug!(%id, method, path, status, took_ms, "answered"),
+            (None, None) => tracing::debug!(%id, trace, method, path, status, took_ms, "answered"),
         }
     }
 }

@@ -140,6 +140,11 @@ impl Door {
 }
 
 impl Held {
+    /// Bytes of the body as it was sent.
+    pub(crate) fn sent_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The body, decoded. Takes time in proportion to the body: not for the threads that serve connections.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -26,6 +26,7 @@ use crate::models::Card;
 use crate::multipart::Form;
 use crate::patience::Time;
 use crate::receipt::{Provenance, Receipt};
+use crate::spans::{Trace, Traces};
 use crate::systemone::{Asking, Desk, Reply};
 
 /// Longest wait for a thread that reads bodies; with the engine's own wait it stays below the ten seconds after which
@@ -48,6 +49,8 @@ pub struct Front {
     pub origins: Origins,
     /// How much of the model is loaded.
     pub progress: Progress,
+    /// Who is told of requests; `None` tells nobody.
+    pub traces: Option<Traces>,
 }
 
 /// What a server serves.
@@ -97,6 +100,8 @@ pub(crate) struct Outcome {
     /// The longest round with rows of any of the prompts.
     round_longest: Duration,
     receipt: Option<Receipt>,
+    /// When the last of the prompts was decided.
+    decided: Instant,
 }
 
 /// What a reply tells the log about its decision.
@@ -208,6 +213,7 @@ impl Hall {
             stats: stats.as_ref(),
             ready: self.state() == State::Ready,
             loaded: setup.map_or_else(|| self.front.progress.share(), |_| 1.0),
+            spans: self.front.traces.as_ref().map(Traces::counts),
         })
     }
 
@@ -243,7 +249,15 @@ impl Hall {
         body: Body,
         read: impl FnOnce(&Setup, &Form<'_>) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let (trace, begun) = (Trace::current(), Instant::now());
         let held = self.door.read(headers, body).await?;
+        let bytes = held.sent_bytes();
+        trace.stage(
+            "read",
+            begun,
+            Instant::now(),
+            &[("descant.body.bytes", bytes)],
+        );
         let busy = Refused::Busy {
             retry_after_ms: 1000,
         };
@@ -255,8 +269,11 @@ impl Hall {
         let read = tokio::task::spawn_blocking(move || {
             // Held until the work is done, even if nobody waits for it any more.
             let _reader = reader;
+            let begun = Instant::now();
             let held = held.decoded()?;
-            read(hall.setup()?, &held.form()?)
+            let read = read(hall.setup()?, &held.form()?);
+            trace.stage("encode", begun, Instant::now(), &[]);
+            read
         });
         read.await.unwrap_or_else(|error| {
             let message = format!("a body could not be read: {error}");
@@ -276,6 +293,7 @@ impl Hall {
     ) -> Result<Outcome, Refused> {
         let setup = self.setup()?;
         let mut decided = all_decided(&setup.engine, asking, time).await?;
+        let ended = Instant::now();
         let tokens = Tokens {
             read: asking.input_tokens(),
             truncated: asking.truncated_tokens(),
@@ -302,6 +320,7 @@ impl Hall {
                 .max()
                 .unwrap_or_default(),
             receipt,
+            decided: ended,
         })
     }
 
@@ -333,6 +352,15 @@ impl Hall {
             let value = HeaderValue::try_from(text).expect("a receipt is ASCII");
             note("x-descant-receipt", value);
         }
+        let trace = Trace::current();
+        trace.stage("answer", outcome.decided, Instant::now(), &[]);
+        trace.count(&[
+            ("descant.questions", asking.record().questions().len()),
+            ("descant.prompts", asking.prompts().len()),
+            ("descant.input_tokens", asking.input_tokens()),
+            ("descant.cached_tokens", outcome.cached_rows),
+            ("descant.truncated_tokens", asking.truncated_tokens()),
+        ]);
         response.extensions_mut().insert(Decision {
             input_tokens: asking.input_tokens(),
             truncated_tokens: asking.truncated_tokens(),
@@ -362,7 +390,7 @@ async fn all_decided(
                 line.answer().await?;
             }
             match engine.decide(Arc::clone(prompt), &line.time.job()?) {
-                Ok(ticket) => break line.waiting.push_back(ticket),
+                Ok(ticket) => break line.waiting.push_back((Instant::now(), ticket)),
                 // The places are taken by this request's own prompts, or will be had once one of them is answered.
                 Err(EngineError::Busy { .. }) if !line.waiting.is_empty() => line.answer().await?,
                 Err(error) => return Err(error.into()),
@@ -378,7 +406,8 @@ async fn all_decided(
 /// The prompts of a request that are with the engine.
 struct Line<'a> {
     engine: &'a Handle,
-    waiting: VecDeque<Ticket<Decided>>,
+    /// Each with the time at which it was handed in.
+    waiting: VecDeque<(Instant, Ticket<Decided>)>,
     decided: Vec<Decided>,
     time: Time,
 }
@@ -386,14 +415,26 @@ struct Line<'a> {
 impl Line<'_> {
     /// Waits for the oldest prompt's answer.
     async fn answer(&mut self) -> Result<(), Refused> {
-        if let Some(ticket) = self.waiting.pop_front() {
-            self.decided
-                .push(self.time.answer(self.engine, ticket).await?);
+        if let Some((arrived, ticket)) = self.waiting.pop_front() {
+            let decided = self.time.answer(self.engine, ticket).await?;
+            tell(arrived, &decided);
+            self.decided.push(decided);
             // The engine has begun with the request; what is left of it waits for its own prompts.
             self.time = self.time.begun();
         }
         Ok(())
     }
+}
+
+/// Tells of a prompt's way through the engine, which began when it was handed in.
+fn tell(arrived: Instant, decided: &Decided) {
+    let trace = Trace::current();
+    let admitted = arrived + decided.queue_time;
+    let run = admitted + decided.engine_time.saturating_sub(decided.head_time);
+    trace.stage("queue", arrived, admitted, &[]);
+    let cached = [("descant.cached_tokens", decided.cached_rows)];
+    trace.stage("rounds", admitted, run, &cached);
+    trace.stage("head", run, run + decided.head_time, &[]);
 }
 
 /// Whether a request asks for a receipt.

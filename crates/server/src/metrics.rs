@@ -11,6 +11,7 @@ use descant_decision::{Kind, Record};
 use descant_engine::{Decided, Health, Stats, Times};
 
 use crate::error::Refused;
+use crate::spans::SpanCounts;
 
 /// The figures of one server. Copies are of the same figures.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +91,8 @@ pub(crate) struct Now<'a> {
     pub(crate) ready: bool,
     /// Share of the model that is loaded, from 0 to 1.
     pub(crate) loaded: f64,
+    /// What became of spans, if a collector is told of requests.
+    pub(crate) spans: Option<&'a SpanCounts>,
 }
 
 impl Metrics {
@@ -154,6 +157,9 @@ impl Metrics {
         page.server(&figures, now);
         page.decisions(&figures);
         page.texts(&figures);
+        if let Some(spans) = now.spans {
+            page.spans(spans);
+        }
         if let Some(stats) = now.stats {
             page.engine(stats);
         }
@@ -296,6 +302,17 @@ impl Page {
             "Time of prompts between slot and answer.",
         );
         self.histogram("descant_engine_seconds", &[], &figures.engine);
+    }
+
+    fn spans(&mut self, spans: &SpanCounts) {
+        self.family(
+            "descant_spans_total",
+            "counter",
+            "Spans of traces: taken by the collector, and lost.",
+        );
+        for (end, count) in [("sent", spans.sent()), ("dropped", spans.dropped())] {
+            self.sample("descant_spans_total", &[("end", end)], count);
+        }
     }
 
     fn texts(&mut self, figures: &Figures) {
@@ -516,6 +533,7 @@ mod tests {
             stats,
             ready: stats.is_some(),
             loaded: 0.5,
+            spans: Some(&SpanCounts::default()),
         })
     }
 
@@ -547,6 +565,7 @@ mod tests {
             Record::from_value(&json::parse_str(body).unwrap(), &Limits::default()).unwrap();
         let decided = Decided {
             logits: Vec::new(),
+            head_time: Duration::ZERO,
             cached_rows: 64,
             queue_time: Duration::from_millis(2),
             engine_time: 100 * second,

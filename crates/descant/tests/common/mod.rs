@@ -30,7 +30,12 @@ pub fn descant(args: &[&str]) -> Command {
         .args(args)
         .env_remove("DESCANT_MODEL")
         .env_remove("DESCANT_LOG")
-        .env_remove("DESCANT_API_KEY");
+        .env_remove("DESCANT_API_KEY")
+        .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
+        .env_remove("HTTP_PROXY")
+        .env_remove("http_proxy")
+        .env_remove("ALL_PROXY")
+        .env_remove("all_proxy");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -284,6 +284,7 @@ impl Machine {
             head.complete = true;
             // The slot is free from here on.
             entry.state = State::Jury;
+            head.since = self.clock.now();
         }
         self.call_jury(run.piece.job);
         Ok(())

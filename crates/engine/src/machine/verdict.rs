@@ -84,6 +84,7 @@ impl Machine {
         self.stats.answered += 1;
         decide.reply.send(Ok(Decided {
             logits,
+            head_time: left.head_time,
             cached_rows: left.cached_rows,
             queue_time: left.queue_time,
             engine_time: left.engine_time,

@@ -72,7 +72,10 @@ impl Generation {
     ) -> Result<Told, Refused> {
         let told = match item {
             Ok(StreamItem::Token(token)) => self.teller.token(token),
-            Ok(StreamItem::Finished(finished)) => self.teller.end(finished.reason),
+            Ok(StreamItem::Finished(finished)) => {
+                self.journal.queued(finished.queue_time);
+                self.teller.end(finished.reason)
+            }
             Err(error) => {
                 self.stream = None;
                 let refused = refused(error);

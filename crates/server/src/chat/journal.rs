@@ -6,13 +6,17 @@ use crate::chat::form::Usage;
 use crate::chat::teller::End;
 use crate::metrics::{Metrics, Text};
 use crate::request_id::RequestId;
+use crate::spans::Trace;
 
 /// Written down when it is dropped, so that a text whose client left is there, too.
 #[derive(Debug)]
 pub(crate) struct Journal {
     id: RequestId,
     metrics: Metrics,
+    trace: Trace,
     started: Instant,
+    /// Time in line; known at the end.
+    queued: Option<Duration>,
     first_token: Option<Duration>,
     usage: Usage,
     outcome: &'static str,
@@ -23,7 +27,9 @@ impl Journal {
         Journal {
             id,
             metrics,
+            trace: Trace::current(),
             started: Instant::now(),
+            queued: None,
             first_token: None,
             usage: Usage {
                 prompt: prompt_tokens,
@@ -50,6 +56,30 @@ impl Journal {
         self.outcome = end.name();
     }
 
+    pub(crate) fn queued(&mut self, time: Duration) {
+        self.queued = Some(time);
+    }
+
+    /// Tells of the text's stages.
+    fn tell(&self) {
+        let now = Instant::now();
+        let admitted = self.started + self.queued.unwrap_or_default();
+        let first = self.first_token.map_or(now, |time| self.started + time);
+        if self.queued.is_some() {
+            self.trace.stage("queue", self.started, admitted, &[]);
+        }
+        let cached = [("descant.cached_tokens", self.usage.cached)];
+        self.trace.stage("prompt", admitted, first, &cached);
+        if self.first_token.is_some() {
+            self.trace.stage("generate", first, now, &[]);
+        }
+        self.trace.count(&[
+            ("descant.input_tokens", self.usage.prompt),
+            ("descant.cached_tokens", self.usage.cached),
+            ("descant.output_tokens", self.usage.completion),
+        ]);
+    }
+
     pub(crate) fn failed(&mut self, code: &'static str) {
         self.outcome = code;
     }
@@ -62,6 +92,7 @@ impl Drop for Journal {
             cached,
             completion,
         } = self.usage;
+        self.tell();
         self.metrics.told(&Text {
             outcome: self.outcome,
             prompt,
