@@ -152,8 +152,10 @@ impl SpanProcessor for Queue {
 
     fn on_end(&self, span: SpanData) {
         let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = spans.as_ref().map(|spans| spans.try_send(span));
-        if !matches!(taken, Some(Ok(()))) {
+        let is_taken = spans
+            .as_ref()
+            .is_some_and(|spans| spans.try_send(span).is_ok());
+        if !is_taken {
             self.counts.note_dropped(1);
         }
     }

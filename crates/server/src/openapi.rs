@@ -131,6 +131,8 @@ fn complete(path: &str, operation: &mut Value, keys: bool) {
             headers["x-clef-mode"] = header("How the questions were read.", true);
             headers["x-clef-queue-ms"] = header("Milliseconds in line.", true);
             headers["x-clef-engine-ms"] = header("Milliseconds at work.", true);
+            headers["x-clef-round-ms"] =
+                header("Milliseconds of the longest round with rows of it.", true);
             headers["x-clef-cached-tokens"] =
                 header("Tokens that came from the state cache.", true);
             headers["x-clef-truncated-tokens"] = header("Tokens cut from the state's end.", false);
