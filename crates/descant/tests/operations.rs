@@ -126,6 +126,20 @@ fn figure(page: &str, sample: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// A text is written down once its reply is out.
+fn texts_are_written_down(server: &Server) {
+    let wanted = [
+        r#"descant_texts_total{end="length"} 2"#,
+        r#"descant_jobs_total{end="answered"} 4"#,
+        "descant_http_requests_in_flight 1",
+    ];
+    wait_for("the last text", || {
+        let page = String::from_utf8(get(server, "/metrics").body).unwrap();
+        let has = |line: &&str| page.lines().any(|found| found == *line);
+        wanted.iter().all(has)
+    });
+}
+
 #[test]
 fn the_figures_tell_what_happened() {
     let server = Server::start(&["--max-length", "512"]);
@@ -146,19 +160,7 @@ fn the_figures_tell_what_happened() {
         connection.send(head.as_bytes()).unwrap();
         assert!(connection.rest().unwrap().starts_with(b"HTTP/1.1 200"));
     }
-    // The last of them is written down once its reply is out.
-    let page = || String::from_utf8(get(&server, "/metrics").body).unwrap();
-    wait_for("the last text", || {
-        let page = page();
-        let lines = [
-            r#"descant_texts_total{end="length"} 2"#,
-            r#"descant_jobs_total{end="answered"} 4"#,
-            "descant_http_requests_in_flight 1",
-        ];
-        lines
-            .iter()
-            .all(|line| page.lines().any(|found| found == *line))
-    });
+    texts_are_written_down(&server);
     let reply = get(&server, "/metrics");
     let kind = reply.header("content-type").unwrap();
     assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
