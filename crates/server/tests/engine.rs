@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test has no other use for an error")]
 
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -149,6 +150,25 @@ impl House {
             .await
     }
 
+    /// Asks until there is no place left, and gives those who have one and the first refusal. The gate is shut: what gets
+    /// in stays in.
+    async fn fill(
+        &self,
+    ) -> (
+        Vec<Pin<Box<impl Future<Output = Response<Body>>>>>,
+        Response<Body>,
+    ) {
+        let mut inside = Vec::new();
+        loop {
+            let mut asked = Box::pin(self.ask("POST", "/v1/systemone", BODY));
+            match tokio::time::timeout(Duration::from_millis(300), &mut asked).await {
+                Ok(response) => return (inside, response),
+                Err(_) => inside.push(asked),
+            }
+            assert!(inside.len() < 50, "nobody is refused");
+        }
+    }
+
     async fn decide(&self, body: &str) -> (u16, Value) {
         let response = self.ask("POST", "/v1/systemone", body).await;
         let status = response.status().as_u16();
@@ -267,17 +287,7 @@ async fn a_full_house_says_when_to_come_back_and_leavers_make_room() {
         },
         true,
     );
-    // The gate is shut: what gets in stays in.
-    let mut inside = Vec::new();
-    let refused = loop {
-        let asked = house.ask("POST", "/v1/systemone", BODY);
-        let mut asked = Box::pin(asked);
-        match tokio::time::timeout(Duration::from_millis(300), &mut asked).await {
-            Ok(response) => break response,
-            Err(_) => inside.push(asked),
-        }
-        assert!(inside.len() < 50, "nobody is refused");
-    };
+    let (inside, refused) = house.fill().await;
     assert_eq!(refused.status(), 529);
     let seconds: u64 = refused.headers()["retry-after"]
         .to_str()
@@ -385,12 +395,7 @@ async fn every_family_hears_of_a_full_house_in_its_own_way() {
         ..Settings::default()
     };
     let house = house(&settings, true);
-    let mut inside = Vec::new();
-    for _ in 0..3 {
-        let mut asked = Box::pin(house.ask("POST", "/v1/systemone", BODY));
-        let _ = tokio::time::timeout(Duration::from_millis(300), &mut asked).await;
-        inside.push(asked);
-    }
+    let (_inside, _) = house.fill().await;
     let openai = r#"{"input":"x","questions":[{"type":"predicate","instructions":"y?"}]}"#;
     for (path, body, status) in [
         ("/v1/systemone", BODY, 529),
