@@ -16,6 +16,7 @@ extern "C" __global__ void __launch_bounds__(256)
     turn_heads(const bf16* wide, const float* q_norm, const float* k_norm, const float2* turns, const int* positions_of,
                const int* slots_of, bf16* queries, bf16* keys, bf16* values, int rows, int wide_width, int heads,
                int kv_heads, int dim, int half, int positions, float eps) {
+    chain();
     __shared__ float scratch[8][256];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const size_t cell = (size_t)blockIdx.x * 8 + warp;
@@ -195,6 +196,7 @@ __device__ __forceinline__ void attend(const bf16* queries, const bf16* keys, co
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         attend_mma_##DIM(const bf16* queries, const bf16* keys, const bf16* values, const int4* tiles, const bf16* wide, \
                          bf16* out, int wide_width, int heads, int kv_heads, int dim, int positions, float scale) {    \
+        chain();                                                                                                       \
         attend<DIM>(queries, keys, values, tiles, wide, out, wide_width, heads, kv_heads, dim, positions, scale);      \
     }
 ATTEND(16)
@@ -217,6 +219,7 @@ constexpr int GROUP = 4;  // query heads that are worked on together
 extern "C" __global__ void __launch_bounds__(256)
     attend_share(const bf16* queries, const bf16* keys, const bf16* values, const int4* streams, float2* marks,
                  float* sums, int heads, int kv_heads, int dim, int positions, int shares_max, float scale) {
+    chain();
     __shared__ float weights[GROUP][SHARE];
     __shared__ float2 halves[GROUP][128];
     const int4 stream = streams[blockIdx.x];
@@ -314,6 +317,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(128)
     gather_shares(const float2* marks, const float* sums, const int4* streams, const bf16* wide, bf16* out, int wide_width,
                   int heads, int dim, int shares_max) {
+    chain();
     const int4 stream = streams[blockIdx.x];
     const int head = blockIdx.y, shares = stream.y / SHARE + 1;
     const size_t cell = ((size_t)blockIdx.x * heads + head) * shares_max;

@@ -99,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attend_256(
     const __grid_constant__ CUtensorMap queries_map, const __grid_constant__ CUtensorMap keys_map,
     const __grid_constant__ CUtensorMap values_map, const int4* tiles, const bf16* wide, bf16* out, int wide_width,
     int heads, int kv_heads, int positions, float scale) {
+    chain();
     extern __shared__ uint8_t raw[];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
     const uint32_t queries_full = base + BARRIERS_AT, keys_full = queries_full + 8, keys_empty = keys_full + 16,

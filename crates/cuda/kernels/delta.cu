@@ -126,11 +126,13 @@ __device__ __forceinline__ void convolve_rows(const bf16* wide, const float* tap
 extern "C" __global__ void __launch_bounds__(256)
     convolve_8(const bf16* wide, const float* taps, const bf16* inputs, const int* first_of, const int* slots_of, bf16* mixed,
                int rows, Sizes sizes) {
+    chain();
     convolve_rows<8>(wide, taps, inputs, first_of, slots_of, mixed, rows, sizes);
 }
 extern "C" __global__ void __launch_bounds__(256, 2)
     convolve_32(const bf16* wide, const float* taps, const bf16* inputs, const int* first_of, const int* slots_of, bf16* mixed,
                 int rows, Sizes sizes) {
+    chain();
     convolve_rows<32>(wide, taps, inputs, first_of, slots_of, mixed, rows, sizes);
 }
 
@@ -138,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 // unused).
 extern "C" __global__ void __launch_bounds__(256)
     keep_inputs(const bf16* wide, bf16* inputs, const int4* segments, Sizes sizes) {
+    chain();
     const int channel = blockIdx.x * 256 + threadIdx.x;
     if (channel >= sizes.channels) return;
     const int4 segment = segments[blockIdx.y];
@@ -522,11 +525,13 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
     extern "C" __global__ void __launch_bounds__(128, 4)                                                                    \
         prepare_##KEY(const bf16* wide, const bf16* mixed, const float* rates, const float* biases, const int4* chunks,     \
                       bf16* squares, float* sums, Sizes sizes) {                                                            \
+        chain();                                                                                                            \
         prepare<KEY>(wide, mixed, rates, biases, chunks, squares, sums, sizes);                                             \
     }                                                                                                                       \
     extern "C" __global__ void __launch_bounds__(256, 1)                                                                    \
         scan_##KEY(const bf16* mixed, const bf16* squares, const float* sums, const int4* segments, float* states, bf16* out, \
                    Sizes sizes) {                                                                                           \
+        chain();                                                                                                            \
         scan<KEY>(mixed, squares, sums, segments, states, out, sizes);                                                      \
     }
 DELTA(16)
@@ -542,6 +547,7 @@ DELTA(128)
 extern "C" __global__ void __launch_bounds__(128)
     step(const bf16* wide, const bf16* mixed, const float* rates, const float* biases, const int4* streams, float* states,
          bf16* out, Sizes sizes) {
+    chain();
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const int4 stream = streams[blockIdx.x];
     const int head = blockIdx.y, key_head = head / (sizes.value_heads / sizes.key_heads);

@@ -87,6 +87,7 @@ template <int M> __device__ __forceinline__ void keep_product(const float (&d)[M
 extern "C" __global__ void __launch_bounds__(128, 4)
     prepare_sm90(const bf16* wide, const bf16* mixed, const float* rates, const float* biases, const int4* chunks,
                  bf16* squares, float* fades, Sizes sizes) {
+    chain();
     extern __shared__ __align__(128) uint8_t raw[];
     bf16* keys = (bf16*)raw;
     bf16* queries = keys + 64 * PITCH;
@@ -300,6 +301,7 @@ __device__ __forceinline__ void by_square(float (&d)[32], const uint32_t (*a)[4]
 extern "C" __global__ void __launch_bounds__(160, 1)
     scan_sm90(const __grid_constant__ CUtensorMap mixed_map, const bf16* squares, const float* fades, const int4* segments,
               float* states, bf16* out, Sizes sizes) {
+    chain();
     extern __shared__ uint8_t raw[];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
     uint8_t* const shared = raw + (base - shared_address(raw));

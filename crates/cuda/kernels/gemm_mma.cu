@@ -75,9 +75,11 @@ __device__ __forceinline__ void gemm(const bf16* a, const bf16* w, bf16* c, int 
 
 extern "C" __global__ void __launch_bounds__(256)
     gemm_mma_128x64(const bf16* a, const bf16* w, bf16* c, int m, int n, int k, int lda, int ldc) {
+    chain();
     gemm<128, 64>(a, w, c, m, n, k, lda, ldc);
 }
 extern "C" __global__ void __launch_bounds__(64)
     gemm_mma_32x64(const bf16* a, const bf16* w, bf16* c, int m, int n, int k, int lda, int ldc) {
+    chain();
     gemm<32, 64>(a, w, c, m, n, k, lda, ldc);
 }

@@ -1,4 +1,5 @@
-// Matrix product for Hopper (sm_90a), "NT": C[M,N] = A[M,K] W[N,K]^T, bf16 in and out, f32 sums; or SwiGLU of it.
+// Matrix product for Hopper (sm_90a), "NT": C[M,N] = A[M,K] W[N,K]^T, bf16 in and out, f32 sums; or SwiGLU of it; or
+// C += A W^T.
 //
 // Layouts   A, W and C are row-major and densely packed; K is the contiguous axis of A and W, N of C.
 //           K and N must be multiples of 8 (tensor maps want 16-byte row strides); M >= 1 is free.
@@ -40,6 +41,9 @@
 // SwiGLU    With SWIGLU, W has 8 rows of the gate, then 8 of up, and so on; C is [M, N/2]: silu(gate) up, both rounded to
 //           bf16 first and the activation too, as the reference's bf16 run does. A gate and its up lie in one thread.
 //
+// Adding    With ADD, the product is rounded to bf16 and the sum with C again, as a sum in a pass of its own would be. Each warp
+//           fetches its first two pieces of C into its staging tiles before it multiplies, the others as these are stored.
+//
 // Ladder    own / cuBLAS 13.1 on one H200, M >= 1024: 128x256 without clusters 0.96-0.98; with clusters of two along M
 //           0.98-1.01. 8 cluster rows in a raster group; 4, 6, 12 and 16 lose 0.2 to 1.5 %.
 #include "wgmma.cuh"
@@ -48,15 +52,17 @@ namespace sm90 {
 
 constexpr int BK = 64;  // one 128-byte row of bf16
 
-template <int WGS_, int BN_, int STAGES_, int CLM_, bool SWIGLU_> struct Shape {
+enum Kind { PLAIN, SWIGLU, ADD };
+
+template <int WGS_, int BN_, int STAGES_, int CLM_, Kind KIND_> struct Shape {
     static constexpr int WGS = WGS_, BM = 64 * WGS_, BN = BN_, STAGES = STAGES_, CLM = CLM_, CL = CLM_;
-    static constexpr bool SWIGLU = SWIGLU_;
+    static constexpr bool SWIGLU = KIND_ == sm90::SWIGLU, ADD = KIND_ == sm90::ADD;
     static constexpr int OUT = SWIGLU ? BN / 2 : BN;    // columns of C in a tile
     static constexpr int THREADS = 128 * (WGS_ + 1);
     static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
     static constexpr int CN = OUT % 64 == 0 ? 64 : 32;  // columns of one store
     static constexpr int C_BYTES = 16 * CN * 2;        // staging of one warp, two of them
-    static constexpr int SMEM = 1024 + STAGES * STAGE_BYTES + WGS * 4 * 2 * C_BYTES + 2 * STAGES * 8;
+    static constexpr int SMEM = 1024 + STAGES * STAGE_BYTES + WGS * 4 * 2 * C_BYTES + 2 * STAGES * 8 + WGS * 4 * 2 * 8;
     static_assert(BN % (8 * CLM) == 0 && OUT % CN == 0, "a multicast slice is whole 8-row groups, a tile whole stores");
     static_assert(SMEM <= 232448, "shared memory of one SM");
 };
@@ -94,6 +100,7 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
     const uint32_t staging = base + S::STAGES * S::STAGE_BYTES;
     const uint32_t full = staging + S::WGS * 4 * 2 * S::C_BYTES, empty = full + S::STAGES * 8;
+    const uint32_t addends = empty + S::STAGES * 8;
 
     const int wg = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
     const uint32_t rank = S::CL > 1 ? blockIdx.x % S::CL : 0;
@@ -106,6 +113,7 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
             mbar_init(full + 8 * s, 1);
             mbar_init(empty + 8 * s, S::WGS * 4 * S::CL);
         }
+        for (int b = 0; S::ADD && b < S::WGS * 4 * 2; b++) mbar_init(addends + 8 * b, 1);
         asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n" ::: "memory");
     }
     if (S::CL > 1) cluster_sync(); else __syncthreads();
@@ -161,7 +169,9 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
         float d[S::BN / 2];
         int s = 0, sbuf = 0;
         uint32_t phase = 0;
-        const uint32_t mine = staging + (wg * 4 + warp) * 2 * S::C_BYTES;
+        const uint32_t mine = staging + (wg * 4 + warp) * 2 * S::C_BYTES, my_addends = addends + (wg * 4 + warp) * 16;
+        uint32_t addend_phase = 0;
+        if (S::ADD && lane == 0) asm volatile("griddepcontrol.wait;\n" ::: "memory");
         auto release = [&](int slot) {
             if (S::CL == 1) {
                 if (lane == 0) mbar_arrive(empty + 8 * slot);
@@ -174,6 +184,19 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
             tile_of(t, nm, nn, group, cm, cn);
             const int m0 = (cm * S::CLM + (S::CLM > 1 ? rank : 0)) * S::BM + wg * 64 + warp * 16;
             const int n0 = cn * S::BN;
+            // Piece c of C, into staging tile c % 2, from which what was stored before has been read.
+            auto fetch = [&](int c) {
+                const int column = n0 + c * S::CN;
+                if (lane == 0 && m0 < M && column < N) {
+                    mbar_expect(my_addends + 8 * (c & 1), S::C_BYTES);
+                    tma_load(mine + (c & 1) * S::C_BYTES, &tc, my_addends + 8 * (c & 1), column, m0);
+                }
+            };
+            if (S::ADD) {
+                if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+                fetch(0);
+                if (S::OUT > S::CN) fetch(1);
+            }
             int prev = -1;
             for (int kb = 0; kb < kblocks; kb++) {
                 mbar_wait(full + 8 * s, phase);
@@ -199,8 +222,15 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
             const int row = lane & 15, half = lane >> 4;
 #pragma unroll
             for (int c = 0; c < S::OUT / S::CN; c++) {
-                const uint32_t buf = mine + sbuf * S::C_BYTES;
-                if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 1;\n" ::: "memory");
+                const uint32_t buf = mine + (S::ADD ? c & 1 : sbuf) * S::C_BYTES;
+                if (S::ADD) {
+                    if (m0 < M && n0 + c * S::CN < N) {
+                        mbar_wait(my_addends + 8 * (c & 1), addend_phase >> (c & 1) & 1);
+                        addend_phase ^= 1 << (c & 1);
+                    }
+                } else {
+                    if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 1;\n" ::: "memory");
+                }
                 __syncwarp();
 #pragma unroll
                 for (int j = 0; j < S::CN / 16; j++) {
@@ -209,6 +239,13 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
                     const int chunk = j * 2 + half;
                     const uint32_t at = S::CN == 64 ? buf + row * 128 + ((chunk ^ (row & 7)) << 4)
                                                     : buf + row * 64 + ((chunk ^ ((row >> 1) & 3)) << 4);
+                    if (S::ADD) {
+                        uint32_t old[4];
+                        load_tiles(old, at);
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            v[i] = pack_bf16(low_half(old[i]) + low_half(v[i]), high_half(old[i]) + high_half(v[i]));
+                    }
                     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at),
                                  "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
                 }
@@ -218,6 +255,10 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
                     const int column = (S::SWIGLU ? n0 / 2 : n0) + c * S::CN;
                     if (m0 < M && column < (S::SWIGLU ? N / 2 : N)) tma_store(&tc, buf, column, m0);
                     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+                }
+                if (S::ADD && c + 2 < S::OUT / S::CN) {
+                    if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+                    fetch(c + 2);
                 }
                 sbuf ^= 1;
             }
@@ -230,36 +271,48 @@ __device__ __forceinline__ void gemm_nt(const CUtensorMap& ta, const CUtensorMap
 
 }  // namespace sm90
 
-#define GEMM_KERNEL(NAME, SWIGLU, WGS, BM, BN, STAGES, CLM)                                                       \
+#define GEMM_KERNEL(NAME, KIND, WGS, BM, BN, STAGES, CLM)                                                       \
     extern "C" __global__ void __cluster_dims__(CLM, 1, 1) __launch_bounds__(128 * (WGS + 1), 1)                  \
         NAME##_##BM##x##BN##_c##CLM(                                                                              \
             const __grid_constant__ CUtensorMap ta, const __grid_constant__ CUtensorMap tb,                      \
             const __grid_constant__ CUtensorMap tc, int M, int N, int K, int group, int chained) {               \
         static_assert(BM == 64 * WGS, "");                                                                       \
-        sm90::gemm_nt<sm90::Shape<WGS, BN, STAGES, CLM, SWIGLU>>(ta, tb, tc, M, N, K, group, chained);           \
+        sm90::gemm_nt<sm90::Shape<WGS, BN, STAGES, CLM, sm90::KIND>>(ta, tb, tc, M, N, K, group, chained);       \
     }
 
 // `Tile` in gemm.rs lists the same, with the shared memory of each.
-#define GEMM_KERNELS(X)                  \
-    X(gemm, false, 2, 128, 256, 4, 2)    \
-    X(gemm, false, 2, 128, 256, 4, 1)    \
-    X(gemm, false, 2, 128, 192, 4, 2)    \
-    X(gemm, false, 2, 128, 128, 6, 2)    \
-    X(gemm, false, 2, 128, 128, 6, 1)    \
-    X(gemm, false, 2, 128, 64, 8, 2)     \
-    X(gemm, false, 2, 128, 64, 8, 1)     \
-    X(gemm, false, 1, 64, 192, 6, 2)     \
-    X(gemm, false, 1, 64, 96, 10, 1)     \
-    X(gemm, false, 1, 64, 64, 12, 2)     \
-    X(gemm, false, 1, 64, 64, 12, 1)     \
-    X(gemm, false, 1, 64, 32, 16, 1)     \
-    X(swiglu, true, 2, 128, 256, 4, 2)   \
-    X(swiglu, true, 2, 128, 256, 4, 1)   \
-    X(swiglu, true, 2, 128, 128, 6, 2)   \
-    X(swiglu, true, 2, 128, 128, 6, 1)   \
-    X(swiglu, true, 1, 64, 192, 6, 2)    \
-    X(swiglu, true, 1, 64, 192, 6, 1)    \
-    X(swiglu, true, 1, 64, 128, 8, 1)    \
-    X(swiglu, true, 1, 64, 64, 12, 1)
+#define GEMM_KERNELS(X)                   \
+    X(gemm, PLAIN, 2, 128, 256, 4, 2)     \
+    X(gemm, PLAIN, 2, 128, 256, 4, 1)     \
+    X(gemm, PLAIN, 2, 128, 192, 4, 2)     \
+    X(gemm, PLAIN, 2, 128, 128, 6, 2)     \
+    X(gemm, PLAIN, 2, 128, 128, 6, 1)     \
+    X(gemm, PLAIN, 2, 128, 64, 8, 2)      \
+    X(gemm, PLAIN, 2, 128, 64, 8, 1)      \
+    X(gemm, PLAIN, 1, 64, 192, 6, 2)      \
+    X(gemm, PLAIN, 1, 64, 96, 10, 1)      \
+    X(gemm, PLAIN, 1, 64, 64, 12, 2)      \
+    X(gemm, PLAIN, 1, 64, 64, 12, 1)      \
+    X(gemm, PLAIN, 1, 64, 32, 16, 1)      \
+    X(swiglu, SWIGLU, 2, 128, 256, 4, 2)  \
+    X(swiglu, SWIGLU, 2, 128, 256, 4, 1)  \
+    X(swiglu, SWIGLU, 2, 128, 128, 6, 2)  \
+    X(swiglu, SWIGLU, 2, 128, 128, 6, 1)  \
+    X(swiglu, SWIGLU, 1, 64, 192, 6, 2)   \
+    X(swiglu, SWIGLU, 1, 64, 192, 6, 1)   \
+    X(swiglu, SWIGLU, 1, 64, 128, 8, 1)   \
+    X(swiglu, SWIGLU, 1, 64, 64, 12, 1)   \
+    X(add, ADD, 2, 128, 256, 4, 2)        \
+    X(add, ADD, 2, 128, 256, 4, 1)        \
+    X(add, ADD, 2, 128, 192, 4, 2)        \
+    X(add, ADD, 2, 128, 128, 6, 2)        \
+    X(add, ADD, 2, 128, 128, 6, 1)        \
+    X(add, ADD, 2, 128, 64, 8, 2)         \
+    X(add, ADD, 2, 128, 64, 8, 1)         \
+    X(add, ADD, 1, 64, 192, 6, 2)         \
+    X(add, ADD, 1, 64, 96, 10, 1)         \
+    X(add, ADD, 1, 64, 64, 12, 2)         \
+    X(add, ADD, 1, 64, 64, 12, 1)         \
+    X(add, ADD, 1, 64, 32, 16, 1)
 
 GEMM_KERNELS(GEMM_KERNEL)

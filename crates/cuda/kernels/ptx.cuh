@@ -48,6 +48,14 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
+// The first statement of a kernel that is launched beside the end of the one before: lets the next one's blocks come as soon as
+// all of this one's have begun, and waits until the one before is done. Before it nothing is touched that a kernel writes.
+__device__ __forceinline__ void chain() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // Copies 16 bytes to shared memory, or fills them with zeros.

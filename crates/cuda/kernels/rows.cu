@@ -33,6 +33,7 @@ __device__ __forceinline__ uint4 pack(const float (&x)[8]) {
 
 // out[row] = table[ids[row]]
 extern "C" __global__ void __launch_bounds__(THREADS) gather_rows(const bf16* table, const int* ids, bf16* out, int width) {
+    chain();
     const uint4* from = (const uint4*)(table + (size_t)ids[blockIdx.x] * width);
     uint4* to = (uint4*)(out + (size_t)blockIdx.x * width);
     for (int i = threadIdx.x; i < width / 8; i += THREADS) to[i] = from[i];
@@ -71,15 +72,18 @@ __device__ __forceinline__ void norm(bf16* h, const bf16* y, const float* weight
 }
 extern "C" __global__ void __launch_bounds__(THREADS)
     norm_rows(bf16* h, const float* weight, bf16* out, int width, float eps) {
+    chain();
     norm<false>(h, nullptr, weight, out, width, eps);
 }
 extern "C" __global__ void __launch_bounds__(THREADS)
     add_norm_rows(bf16* h, const bf16* y, const float* weight, bf16* out, int width, float eps) {
+    chain();
     norm<true>(h, y, weight, out, width, eps);
 }
 
 // out[row][c] = silu(gate) up, where a row of `wide` has 8 values of gate, then 8 of up, and so on.
 extern "C" __global__ void __launch_bounds__(THREADS) swiglu_rows(const bf16* wide, bf16* out, int width) {
+    chain();
     for (int i = threadIdx.x; i < width / 8; i += THREADS) {
         const uint4* at = (const uint4*)(wide + (size_t)blockIdx.x * 2 * width) + 2 * i;
         float gate[8], up[8];
@@ -95,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_rows(const bf16* wi
 // in order, then lanes over distances 8, 4, 2, 1.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gated_norm(bf16* x, const bf16* z, const float* weight, int rows, int heads, int dim, int z_width, int z_at, float eps) {
+    chain();
     const int lane = threadIdx.x & 15, cell = (blockIdx.x * THREADS + threadIdx.x) >> 4;
     const bool mine = cell < rows * heads;
     x += (size_t)cell * dim;

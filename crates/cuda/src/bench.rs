@@ -124,6 +124,8 @@ impl CudaBackend {
             outputs: SIDE,
             swiglu: false,
         };
+        // A product fetches its weight while the launch before it ends, so that must not be the one that makes it.
+        gpu.wait()?;
         let product_ms = median_ms(gpu, 15, || kernels.gemm.run(gpu, product))?;
         let mut arena = Arena::new(gpu, "a measurement", 2 * Arena::bytes_for::<u16>(COPIED))?;
         let [from, to]: [Block<u16>; 2] = [(); 2].map(|()| arena.take(COPIED));

@@ -26,7 +26,7 @@ pub(crate) struct Buffers {
     residual: Block<u16>,
     /// `[rows, H]`: normed rows; after a round the final ones.
     pub(crate) normed: Block<u16>,
-    /// `[rows, H]`: what a branch adds.
+    /// `[rows, H]`: what a branch adds, where the product does not add it itself.
     branch: Block<u16>,
     /// The widest projection of a layer.
     pub(crate) wide: Block<u16>,
@@ -243,14 +243,15 @@ impl Round<'_> {
         (2 * a_row * self.plan.rows()) as f64
     }
 
-    /// Norms the residual rows, to which the last branch is added first.
-    fn norm(&self, weight: &Block<f32>, adds: bool) -> Result<(), CudaError> {
+    /// Norms the residual rows, to which the last branch is added first where its product did not do so.
+    fn norm(&self, weight: &Block<f32>, follows_branch: bool) -> Result<(), CudaError> {
         let Buffers {
             residual,
             normed,
             branch,
             ..
         } = self.buffers;
+        let adds = follows_branch && !self.kernels.gemm.fuses();
         let branch = adds.then_some(branch);
         self.kernels.rows.norm(
             self.gpu,
@@ -264,6 +265,39 @@ impl Round<'_> {
             0.0,
             self.halves(if adds { 4 } else { 2 } * self.config.hidden),
         )
+    }
+
+    /// The last product of a branch, which is added to the residual rows.
+    fn branch(&self, name: &'static str, x: &Block<u16>, map: &Linear) -> Result<(), CudaError> {
+        let Buffers {
+            residual, branch, ..
+        } = self.buffers;
+        if !self.kernels.gemm.fuses() {
+            return self.linear(name, x, map, branch, false);
+        }
+        let product = Product {
+            x,
+            weight: &map.weight,
+            out: residual,
+            rows: self.plan.rows(),
+            inputs: map.inputs,
+            outputs: map.outputs,
+            swiglu: false,
+        };
+        self.kernels.gemm.add(self.gpu, product)?;
+        self.note_product(name, map, map.inputs + 2 * map.outputs)
+    }
+
+    /// Notes a product that reads and writes so many values a row.
+    fn note_product(
+        &self,
+        name: &'static str,
+        map: &Linear,
+        a_row: usize,
+    ) -> Result<(), CudaError> {
+        let work = (map.inputs * map.outputs) as f64;
+        let flop = 2.0 * work * self.plan.rows() as f64;
+        self.note(name, flop, 2.0 * work + self.halves(a_row))
     }
 
     fn linear(
@@ -285,13 +319,8 @@ impl Round<'_> {
             swiglu,
         };
         self.kernels.gemm.run(self.gpu, product)?;
-        let (work, weights) = (map.inputs * map.outputs, 2 * map.inputs * map.outputs);
         let columns = if swiglu { map.outputs / 2 } else { map.outputs };
-        self.note(
-            name,
-            2.0 * (work * rows) as f64,
-            weights as f64 + self.halves(map.inputs + columns),
-        )
+        self.note_product(name, map, map.inputs + columns)
     }
 
     /// `down(silu(gate x) · up x)`.
@@ -300,10 +329,9 @@ impl Round<'_> {
             normed,
             wide,
             narrow,
-            branch,
             ..
         } = self.buffers;
-        if self.kernels.gemm.fuses_swiglu() {
+        if self.kernels.gemm.fuses() {
             self.linear(
                 "gate and up, SwiGLU",
                 normed,
@@ -322,7 +350,7 @@ impl Round<'_> {
             )?;
             self.note("SwiGLU", 0.0, self.halves(3 * self.config.intermediate))?;
         }
-        self.linear("down", narrow, &weights.down, branch, false)
+        self.branch("down", narrow, &weights.down)
     }
 
     /// Full attention.
@@ -332,7 +360,6 @@ impl Round<'_> {
             wide,
             narrow,
             mixed,
-            branch,
             marks,
             weighted,
             turns,
@@ -392,7 +419,7 @@ impl Round<'_> {
                 4.0 * keys as f64 * self.plan.decode_pairs(),
             )?;
         }
-        self.linear("output projections", mixed, &weights.output, branch, false)
+        self.branch("output projections", mixed, &weights.output)
     }
 
     /// The gated delta net.
@@ -407,7 +434,6 @@ impl Round<'_> {
             wide,
             narrow,
             mixed,
-            branch,
             ..
         } = self.buffers;
         let (kernels, sizes, lists) = (&self.kernels.delta, self.slots.sizes, self.lists);
@@ -442,7 +468,7 @@ impl Round<'_> {
             .gated_norm(self.gpu, mixed, z, norm, (self.plan.rows(), heads))?;
         let values = heads * linear.value_dim;
         self.note("delta net: gated norm", 0.0, self.halves(3 * values))?;
-        self.linear("output projections", mixed, &weights.output, branch, false)
+        self.branch("output projections", mixed, &weights.output)
     }
 
     /// The delta rule: prompts by chunks, next tokens by the recurrence.

@@ -455,6 +455,53 @@ impl Gpu {
         }
         .map_err(|error| failed(kernel.name, error))
     }
+
+    /// Launches a kernel whose blocks may come while the one before it in the stream ends (on Hopper), which hides what a
+    /// launch takes.
+    ///
+    /// # Safety
+    /// As [`Gpu::launch`]; moreover the kernel waits (`griddepcontrol.wait`) before it touches what other kernels write.
+    pub(crate) unsafe fn launch_chained(
+        &self,
+        kernel: Kernel,
+        grid: [usize; 3],
+        threads: usize,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let narrow = |x: usize| u32::try_from(x).expect("a grid of fewer than 2^32 blocks");
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let [x, y, z] = grid.map(narrow);
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: narrow(threads),
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: kernel.shared,
+            hStream: self.stream,
+            attrs: &raw mut early,
+            // Code for other devices, made from PTX of Ampere, would not wait.
+            numAttrs: u32::from(self.capability == (9, 0)),
+        };
+        // SAFETY: the kernel's module is never unloaded, the config lives through the call; the rest is the caller's.
+        unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                kernel.function,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }
+        .result()
+        .map_err(|error| failed(kernel.name, error))
+    }
 }
 
 impl Drop for Gpu {

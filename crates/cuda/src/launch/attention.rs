@@ -123,7 +123,7 @@ impl AttentionKernels {
         // SAFETY: the asserts bound every block by rows, heads and cache; positions and slots lie in the cache, as the caller
         // says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.turn,
                 blocks(rows * (heads + 2 * kv_heads), 8),
                 256,
@@ -185,7 +185,7 @@ impl AttentionKernels {
             // SAFETY: the copy engine stays inside the maps; `check` bounds `wide` and `out` by `rows`, below which the tiles'
             // rows lie, as the caller says.
             return unsafe {
-                gpu.launch(
+                gpu.launch_chained(
                     kernel,
                     [heads, tiles.len(), 1],
                     384,
@@ -213,7 +213,7 @@ impl AttentionKernels {
             .1;
         // SAFETY: as above; positions are a multiple of 64, so a block of keys ends inside its head's cache.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 kernel,
                 [tiles.len(), heads, 1],
                 128,
@@ -271,7 +271,7 @@ impl AttentionKernels {
         // SAFETY: the asserts bound every block; rows, positions and slots of the streams lie in the round and the cache, as
         // the caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.share,
                 [streams.len(), kv_heads, position_max / SHARE + 1],
                 256,
@@ -290,7 +290,7 @@ impl AttentionKernels {
                     shape.scale()
                 ],
             )?;
-            gpu.launch(
+            gpu.launch_chained(
                 self.gather,
                 [streams.len(), heads, 1],
                 128,

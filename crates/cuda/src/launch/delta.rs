@@ -166,7 +166,7 @@ impl DeltaKernels {
         let which = usize::from(rows >= CONV_LONG);
         // SAFETY: `check` bounds `wide` and `mixed` by `rows`; slots lie in `inputs`, as the caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.convolve[which],
                 blocks(rows.div_ceil(CONV_ROWS[which].0) * heads, 8),
                 256,
@@ -196,7 +196,7 @@ impl DeltaKernels {
         let channels = DeltaSizes::of(sizes.channels);
         // SAFETY: segments lie in the round and their slots in `inputs`, as the caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.keep,
                 [channels.div_ceil(256), segments.len(), 1],
                 256,
@@ -274,7 +274,7 @@ impl DeltaKernels {
         };
         // SAFETY: the asserts bound the blocks; chunks lie in the round, as the caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 kernel,
                 [chunks.len(), heads, 1],
                 128,
@@ -323,7 +323,7 @@ impl DeltaKernels {
             // SAFETY: the copy engine stays inside the map; segments lie in the round, their chunks among those prepared and
             // their slots in `states`, as the caller says.
             return unsafe {
-                gpu.launch(
+                gpu.launch_chained(
                     fast.scan,
                     grid,
                     160,
@@ -342,7 +342,7 @@ impl DeltaKernels {
         let kernel = of_width(&self.scan, sizes);
         // SAFETY: segments lie in the round, their chunks among those prepared and their slots in `states`, as the caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 kernel,
                 grid,
                 256,
@@ -377,7 +377,7 @@ impl DeltaKernels {
         assert!(rows * sizes.values() <= out.len(), "all rows");
         // SAFETY: the asserts bound the blocks; rows lie in the round and slots in `states`, as the caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.step,
                 [
                     streams.len(),

@@ -23,11 +23,22 @@ pub(crate) struct Product<'a> {
     pub(crate) swiglu: bool,
 }
 
+/// What becomes of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It is added to what is there, each rounded as if by a pass of its own.
+    Add,
+    /// It takes the place of what is there.
+    Plain,
+    /// SwiGLU of it does.
+    Swiglu,
+}
+
 /// A kernel of `gemm_sm90.cu`: rows and columns of its tile, stages of its pipeline, blocks of a cluster along the rows.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
     name: &'static str,
-    swiglu: bool,
+    kind: Kind,
     rows: usize,
     columns: usize,
     stages: usize,
@@ -36,12 +47,12 @@ struct Tile {
 
 const fn tile(
     name: &'static str,
-    swiglu: bool,
+    kind: Kind,
     [rows, columns, stages, cluster]: [usize; 4],
 ) -> Tile {
     Tile {
         name,
-        swiglu,
+        kind,
         rows,
         columns,
         stages,
@@ -50,27 +61,39 @@ const fn tile(
 }
 
 /// `GEMM_KERNELS` of the source.
-const TILES: [Tile; 20] = [
-    tile("gemm_128x256_c2", false, [128, 256, 4, 2]),
-    tile("gemm_128x256_c1", false, [128, 256, 4, 1]),
-    tile("gemm_128x192_c2", false, [128, 192, 4, 2]),
-    tile("gemm_128x128_c2", false, [128, 128, 6, 2]),
-    tile("gemm_128x128_c1", false, [128, 128, 6, 1]),
-    tile("gemm_128x64_c2", false, [128, 64, 8, 2]),
-    tile("gemm_128x64_c1", false, [128, 64, 8, 1]),
-    tile("gemm_64x192_c2", false, [64, 192, 6, 2]),
-    tile("gemm_64x96_c1", false, [64, 96, 10, 1]),
-    tile("gemm_64x64_c2", false, [64, 64, 12, 2]),
-    tile("gemm_64x64_c1", false, [64, 64, 12, 1]),
-    tile("gemm_64x32_c1", false, [64, 32, 16, 1]),
-    tile("swiglu_128x256_c2", true, [128, 256, 4, 2]),
-    tile("swiglu_128x256_c1", true, [128, 256, 4, 1]),
-    tile("swiglu_128x128_c2", true, [128, 128, 6, 2]),
-    tile("swiglu_128x128_c1", true, [128, 128, 6, 1]),
-    tile("swiglu_64x192_c2", true, [64, 192, 6, 2]),
-    tile("swiglu_64x192_c1", true, [64, 192, 6, 1]),
-    tile("swiglu_64x128_c1", true, [64, 128, 8, 1]),
-    tile("swiglu_64x64_c1", true, [64, 64, 12, 1]),
+const TILES: [Tile; 32] = [
+    tile("gemm_128x256_c2", Kind::Plain, [128, 256, 4, 2]),
+    tile("gemm_128x256_c1", Kind::Plain, [128, 256, 4, 1]),
+    tile("gemm_128x192_c2", Kind::Plain, [128, 192, 4, 2]),
+    tile("gemm_128x128_c2", Kind::Plain, [128, 128, 6, 2]),
+    tile("gemm_128x128_c1", Kind::Plain, [128, 128, 6, 1]),
+    tile("gemm_128x64_c2", Kind::Plain, [128, 64, 8, 2]),
+    tile("gemm_128x64_c1", Kind::Plain, [128, 64, 8, 1]),
+    tile("gemm_64x192_c2", Kind::Plain, [64, 192, 6, 2]),
+    tile("gemm_64x96_c1", Kind::Plain, [64, 96, 10, 1]),
+    tile("gemm_64x64_c2", Kind::Plain, [64, 64, 12, 2]),
+    tile("gemm_64x64_c1", Kind::Plain, [64, 64, 12, 1]),
+    tile("gemm_64x32_c1", Kind::Plain, [64, 32, 16, 1]),
+    tile("swiglu_128x256_c2", Kind::Swiglu, [128, 256, 4, 2]),
+    tile("swiglu_128x256_c1", Kind::Swiglu, [128, 256, 4, 1]),
+    tile("swiglu_128x128_c2", Kind::Swiglu, [128, 128, 6, 2]),
+    tile("swiglu_128x128_c1", Kind::Swiglu, [128, 128, 6, 1]),
+    tile("swiglu_64x192_c2", Kind::Swiglu, [64, 192, 6, 2]),
+    tile("swiglu_64x192_c1", Kind::Swiglu, [64, 192, 6, 1]),
+    tile("swiglu_64x128_c1", Kind::Swiglu, [64, 128, 8, 1]),
+    tile("swiglu_64x64_c1", Kind::Swiglu, [64, 64, 12, 1]),
+    tile("add_128x256_c2", Kind::Add, [128, 256, 4, 2]),
+    tile("add_128x256_c1", Kind::Add, [128, 256, 4, 1]),
+    tile("add_128x192_c2", Kind::Add, [128, 192, 4, 2]),
+    tile("add_128x128_c2", Kind::Add, [128, 128, 6, 2]),
+    tile("add_128x128_c1", Kind::Add, [128, 128, 6, 1]),
+    tile("add_128x64_c2", Kind::Add, [128, 64, 8, 2]),
+    tile("add_128x64_c1", Kind::Add, [128, 64, 8, 1]),
+    tile("add_64x192_c2", Kind::Add, [64, 192, 6, 2]),
+    tile("add_64x96_c1", Kind::Add, [64, 96, 10, 1]),
+    tile("add_64x64_c2", Kind::Add, [64, 64, 12, 2]),
+    tile("add_64x64_c1", Kind::Add, [64, 64, 12, 1]),
+    tile("add_64x32_c1", Kind::Add, [64, 32, 16, 1]),
 ];
 
 impl Tile {
@@ -81,7 +104,7 @@ impl Tile {
 
     /// Columns of one store.
     fn store_columns(&self) -> usize {
-        let columns = if self.swiglu {
+        let columns = if self.kind == Kind::Swiglu {
             self.columns / 2
         } else {
             self.columns
@@ -93,7 +116,7 @@ impl Tile {
     fn shared(&self) -> usize {
         let stages = self.stages * (self.rows + self.columns) * 128;
         let staging = self.warpgroups() * 4 * 2 * 16 * self.store_columns() * 2;
-        1024 + stages + staging + 2 * self.stages * 8
+        1024 + stages + staging + 2 * self.stages * 8 + self.warpgroups() * 4 * 2 * 8
     }
 
     /// A cluster's tiles of a product.
@@ -153,14 +176,28 @@ impl GemmKernels {
         })
     }
 
-    /// Whether SwiGLU is part of a product here; otherwise it is a pass of its own over `[rows, outputs]`.
-    pub(crate) fn fuses_swiglu(&self) -> bool {
+    /// Whether SwiGLU and sums are part of a product here; otherwise each is a pass of its own.
+    pub(crate) fn fuses(&self) -> bool {
         !self.tiles.is_empty()
+    }
+
+    /// Adds a product to `out`: the bits are those of [`GemmKernels::run`] and a sum in a pass of its own.
+    ///
+    /// # Panics
+    /// If [`GemmKernels::fuses`] says no.
+    pub(crate) fn add(&self, gpu: &Gpu, product: Product<'_>) -> Result<(), CudaError> {
+        let index = self.best(&product, Kind::Add);
+        self.run_tile(gpu, product, index.expect("kernels that add"))
     }
 
     /// Runs a product.
     pub(crate) fn run(&self, gpu: &Gpu, product: Product<'_>) -> Result<(), CudaError> {
-        match self.best(&product) {
+        let kind = if product.swiglu {
+            Kind::Swiglu
+        } else {
+            Kind::Plain
+        };
+        match self.best(&product, kind) {
             Some(index) => self.run_tile(gpu, product, index),
             None => self.run_portable(gpu, product),
         }
@@ -168,18 +205,18 @@ impl GemmKernels {
 
     /// Names of the kernels that take products of a kind, for tests.
     #[cfg(test)]
-    pub(crate) fn names(&self, swiglu: bool) -> Vec<(usize, &'static str)> {
+    pub(crate) fn names(&self, kind: Kind) -> Vec<(usize, &'static str)> {
         let all = self.tiles.iter().enumerate();
-        all.filter(|(_, (tile, _))| tile.swiglu == swiglu)
+        all.filter(|(_, (tile, _))| tile.kind == kind)
             .map(|(index, (tile, _))| (index, tile.name))
             .collect()
     }
 
     /// The tile with the least cost; the first of equals.
-    fn best(&self, product: &Product<'_>) -> Option<usize> {
+    fn best(&self, product: &Product<'_>, kind: Kind) -> Option<usize> {
         let mut best = None;
         for (index, (tile, _)) in self.tiles.iter().enumerate() {
-            if tile.swiglu != product.swiglu || tile.cluster > product.rows.div_ceil(tile.rows) {
+            if tile.kind != kind || tile.cluster > product.rows.div_ceil(tile.rows) {
                 continue;
             }
             let cost = tile.cost(product, self.multiprocessors);
@@ -200,7 +237,8 @@ impl GemmKernels {
         let (tile, kernel) = &self.tiles[index];
         check(&product);
         assert_eq!(
-            tile.swiglu, product.swiglu,
+            tile.kind == Kind::Swiglu,
+            product.swiglu,
             "a kernel of the product's kind"
         );
         let Product {
@@ -226,7 +264,7 @@ impl GemmKernels {
         let group = (8 * 256 / (tile.rows * tile.cluster)).max(1);
         // SAFETY: the copy engine stays inside the three maps, which lie inside their blocks; the grid is whole clusters.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 *kernel,
                 [clusters * tile.cluster, 1, 1],
                 128 * (tile.warpgroups() + 1),
@@ -238,7 +276,7 @@ impl GemmKernels {
                     int(outputs),
                     int(inputs),
                     int(group),
-                    0i32
+                    1i32
                 ],
             )
         }
@@ -263,7 +301,7 @@ impl GemmKernels {
         };
         // SAFETY: `check` bounds the three blocks by rows, inputs and outputs, past which the kernel does not reach.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 kernel,
                 [outputs.div_ceil(64), rows.div_ceil(tile_rows), 1],
                 threads,
@@ -311,11 +349,11 @@ mod tests {
     fn shared_memory_is_what_the_source_says() {
         assert_eq!(
             TILES[0].shared(),
-            1024 + 4 * (128 + 256) * 128 + 2 * 4 * 2 * 16 * 64 * 2 + 64
+            1024 + 4 * (128 + 256) * 128 + 2 * 4 * 2 * 16 * 64 * 2 + 64 + 128
         );
         assert_eq!(
             TILES[11].shared(),
-            1024 + 16 * (64 + 32) * 128 + 4 * 2 * 16 * 32 * 2 + 256
+            1024 + 16 * (64 + 32) * 128 + 4 * 2 * 16 * 32 * 2 + 256 + 64
         );
         for tile in TILES {
             assert!(tile.shared() <= 232_448, "{}", tile.name);

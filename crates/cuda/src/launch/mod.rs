@@ -16,6 +16,8 @@ mod rows;
 
 pub(crate) use attention::{AttentionKernels, AttentionShape, Cache, SHARE};
 pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES, SUMS};
+#[cfg(test)]
+pub(crate) use gemm::Kind;
 pub(crate) use gemm::{GemmKernels, Product};
 pub(crate) use head::{
     HeadKernels, HeadMap, HeadSizes, Mix, PAIR_QUERIES, Parts, Rows, SplitProduct, Splits,

@@ -52,7 +52,7 @@ impl RowKernels {
         );
         // SAFETY: `out` has `rows` rows by the assert; `ids` are below the table's rows, as its caller says.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.gather,
                 [rows, 1, 1],
                 THREADS,
@@ -83,7 +83,7 @@ impl RowKernels {
         match add {
             // SAFETY: all four blocks have `rows` rows of `width` values, `weight` has one, by the asserts.
             Some(add) => unsafe {
-                gpu.launch(
+                gpu.launch_chained(
                     self.add_norm,
                     [rows, 1, 1],
                     THREADS,
@@ -99,7 +99,7 @@ impl RowKernels {
             },
             // SAFETY: as above, without `add`.
             None => unsafe {
-                gpu.launch(
+                gpu.launch_chained(
                     self.norm,
                     [rows, 1, 1],
                     THREADS,
@@ -130,7 +130,7 @@ impl RowKernels {
         );
         // SAFETY: both blocks have `rows` rows, by the assert.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.swiglu,
                 [rows, 1, 1],
                 THREADS,
@@ -157,7 +157,7 @@ impl RowKernels {
         );
         // SAFETY: the asserts bound both blocks; lanes that have no cell write nothing.
         unsafe {
-            gpu.launch(
+            gpu.launch_chained(
                 self.gated_norm,
                 blocks(rows * heads, THREADS / 16),
                 THREADS,

@@ -2,7 +2,7 @@
 
 use super::{Device, ROUNDED, Random, close, device, wide};
 use crate::driver::Block;
-use crate::launch::Product;
+use crate::launch::{Kind, Product};
 
 struct Case {
     rows: usize,
@@ -126,7 +126,7 @@ fn every_kernel_multiplies() {
             &wanted,
             ROUNDED,
         );
-        for (index, name) in device.kernels.gemm.names(false) {
+        for (index, name) in device.kernels.gemm.names(Kind::Plain) {
             let bits = run(&device, &case, false, |product| {
                 device
                     .kernels
@@ -142,7 +142,7 @@ fn every_kernel_multiplies() {
         }
         println!(
             "{} kernels of {rows}x{outputs}x{inputs} give the same bits",
-            device.kernels.gemm.names(false).len()
+            device.kernels.gemm.names(Kind::Plain).len()
         );
     }
 }
@@ -183,7 +183,7 @@ fn every_kernel_of_swiglu() {
             &wanted,
             2.0 * ROUNDED,
         );
-        for (index, name) in device.kernels.gemm.names(true) {
+        for (index, name) in device.kernels.gemm.names(Kind::Swiglu) {
             let bits = run(&device, &case, true, |product| {
                 device
                     .kernels
@@ -195,6 +195,50 @@ fn every_kernel_of_swiglu() {
             assert_eq!(
                 differ, 0,
                 "{name} {rows}x{outputs}x{inputs}: values that differ from a pass of its own"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_kernel_that_adds() {
+    let Some(device) = device(false) else { return };
+    for (rows, outputs, inputs) in SHAPES {
+        let case = Case::new(rows, outputs, inputs);
+        let gemm = &device.kernels.gemm;
+        let product = run(&device, &case, false, |product| {
+            gemm.run_portable(&device.gpu, product).unwrap()
+        });
+        let before = Random::new(rows as u64).bf16(rows * outputs, 3.0);
+        let sums: Vec<u16> = before
+            .iter()
+            .zip(&product)
+            .map(|(a, b)| super::narrow(super::widen(*a) + super::widen(*b)))
+            .collect();
+        let (x, weight) = (device.with(&case.x), device.with(&case.weight));
+        for (index, name) in gemm.names(Kind::Add) {
+            let guarded = [&before[..], &[0xFFFF; 4096]].concat();
+            let out = device.with(&guarded);
+            let product = Product {
+                x: &x,
+                weight: &weight,
+                out: &out,
+                rows,
+                inputs,
+                outputs,
+                swiglu: false,
+            };
+            gemm.run_tile(&device.gpu, product, index).unwrap();
+            let mut found = device.read(&out);
+            let guard = found.split_off(rows * outputs);
+            assert!(
+                guard.iter().all(|bits| *bits == 0xFFFF),
+                "{name}: the guard behind the sum is torn"
+            );
+            let differ = found.iter().zip(&sums).filter(|(a, b)| a != b).count();
+            assert_eq!(
+                differ, 0,
+                "{name} {rows}x{outputs}x{inputs}: values that differ from a sum of its own"
             );
         }
     }
