@@ -4,7 +4,8 @@
 
 A line of OUT is a System One reply with the record's id and, for every question, a `raw` block:
 options in the model's order, f32 probabilities and logits before any rounding. The module is the
-one that `tools/oracle/release.py` checks by its sum; one thread, one record at a time.
+one that `tools/oracle/release.py` checks by its sum; one thread, one record at a time. The recorded
+answers were made on a CPU; `--device cuda` gives those of a GPU.
 """
 
 import argparse
@@ -22,11 +23,11 @@ DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
 @torch.inference_mode()
-def reply(module, model, processor, request):
+def reply(module, model, processor, request, device):
     """The release's reply, its numbers unrounded beside it."""
     tokenizer = processor.tokenizer
     encoded = module.encode_record(tokenizer, request)
-    logits = model(module.collate_records([encoded], tokenizer.pad_token_id, torch.device("cpu")))[0]
+    logits = model(module.collate_records([encoded], tokenizer.pad_token_id, torch.device(device)))[0]
     answers = {}
     for question, values in zip(encoded.questions, logits):
         values = values.float()
@@ -47,14 +48,15 @@ def main():
     parser.add_argument("records", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--dtype", choices=sorted(DTYPES), required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
     torch.set_num_threads(1)
     module = release.module()
-    model, processor = module.load_release_model(args.model, device="cpu", dtype=DTYPES[args.dtype])
+    model, processor = module.load_release_model(args.model, device=args.device, dtype=DTYPES[args.dtype])
     replies = []
     for line in args.records.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        found = reply(module, model, processor, record["request"])
+        found = reply(module, model, processor, record["request"], args.device)
         replies.append({"id": record["id"]} | found)
         print(f"{record['id']}: {found['usage']['input_tokens']} tokens", file=sys.stderr, flush=True)
     release.write_jsonl(args.out.resolve(), replies)

@@ -371,17 +371,6 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
         copies_wait<0>();
     };
 
-    // Each meeting ends a chunk: what was fetched beside it is there, and its own stage may be filled again. The two kinds of
-    // warps meet from different places, which __syncthreads() does not allow.
-    auto meet = [] { asm volatile("bar.sync 1, 256;" ::: "memory"); };
-    if (fetches) {
-        for (int chunk = 0; chunk <= chunks; chunk++) {
-            if (chunk < chunks) fetch(chunk);
-            meet();
-        }
-        return;
-    }
-    meet();
     const int v = value0 + lane / 4;  // and 8 more: the thread's rows of S^T
     float* state = states + ((size_t)segment.z * sizes.value_heads + head) * sizes.value * sizes.key;
     float s[KEY / 8][4];
@@ -390,7 +379,7 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
             const int row = v + 4 * i, d = 8 * t + 2 * (lane & 3);
-            const bool there = row < sizes.value && d < sizes.key;
+            const bool there = !fetches && row < sizes.value && d < sizes.key;
             const float2 x = there ? *(const float2*)(state + (size_t)row * sizes.key + d) : make_float2(0, 0);
             s[t][i] = x.x, s[t][i + 1] = x.y;
         }
@@ -399,7 +388,7 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
     const int along = (lane >> 4) * 8 + (lane & 7), along_k = ((lane >> 3) & 1) * 8;
     const int across = ((lane >> 3) & 1) * 8 + (lane & 7), across_n = (lane >> 4) * 8;
     const float scale = 1.0f / sqrtf((float)sizes.key);
-    for (int chunk = 0; chunk < chunks; chunk++) {
+    auto work = [&](int chunk) {
         const uint32_t at = base + (chunk & 1) * Map::STAGE;
         const float* c = (const float*)(raw + (chunk & 1) * Map::STAGE + Map::SUMS);
 
@@ -510,8 +499,17 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
                 if (token < rows && value < sizes.value) *(uint32_t*)(to + value) = pair;
             }
         }
-        meet();
+    };
+    // Each barrier ends a chunk: what was fetched beside it is there, and its own stage may be filled again.
+    for (int chunk = -1; chunk < chunks; chunk++) {
+        if (!fetches) {
+            if (chunk >= 0) work(chunk);
+        } else if (chunk + 1 < chunks) {
+            fetch(chunk + 1);
+        }
+        __syncthreads();
     }
+    if (fetches) return;
 #pragma unroll
     for (int t = 0; t < KEY / 8; t++)
 #pragma unroll
