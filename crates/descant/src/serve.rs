@@ -32,8 +32,9 @@ type Opened = Arc<OnceLock<Arc<Release>>>;
 pub(crate) fn run(args: Serve) -> Result<(), Failure> {
     log::start(&args.log, args.log_format)?;
     let keys = KeyRing::open(&args.access)?;
-    let telling = args.otlp_endpoint.as_deref().map(Telling::start);
-    let telling = telling.transpose()?;
+    let collector = args.otlp_endpoint.as_deref();
+    let collector = collector.filter(|address| !address.is_empty());
+    let telling = collector.map(Telling::start).transpose()?;
     let runtime = runtime()?;
     // Taken before the model is loaded, which may take minutes: a port in use is told at once, and probes are answered.
     let address = SocketAddr::new(args.host, args.port);
