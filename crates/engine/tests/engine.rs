@@ -2,18 +2,21 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use descant_decision::Encoded;
+use descant_decision::{Encoded, Logits};
 use descant_engine::{
     Engine, EngineError, FinishReason, GenerateOptions, Handle, Health, JobOptions, Sampling,
     Settings, StreamItem,
 };
-use descant_model::Capacity;
+use descant_model::{Backend, Capacity, Defect, Head, HeadRun, KeptRows, Saved, Segment, Slot};
+use descant_release::ModelConfig;
 use descant_testkit::fake::{
     FakeBackend, FakeHead, HIDDEN, Mishap, Script, VOCAB, fake_defect, fake_record,
 };
@@ -136,6 +139,163 @@ fn answers_in_company_equal_those_alone() {
     assert_eq!(stats.answered, 48);
     // Four of the states are longer than a chunk; each is cold once.
     assert!(stats.cache_hits >= 4 * 4, "{stats:?}");
+}
+
+/// A backend that keeps hidden rows for its head, up to a number of rows at a time, and counts those that are out.
+struct Keeping {
+    inner: FakeBackend,
+    room: usize,
+    out: Arc<AtomicUsize>,
+}
+
+/// Rows that are given back when this is dropped.
+struct Kept {
+    values: Vec<f32>,
+    rows: usize,
+    out: Arc<AtomicUsize>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.out.fetch_sub(self.rows, Ordering::SeqCst);
+    }
+}
+
+impl Backend for Keeping {
+    fn config(&self) -> &ModelConfig {
+        self.inner.config()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+
+    fn reset(&mut self, slot: Slot) {
+        self.inner.reset(slot);
+    }
+
+    fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect> {
+        self.inner.run(round)
+    }
+
+    fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
+        self.inner.hidden(rows, out)
+    }
+
+    fn keep_hidden(&self, rows: Range<usize>) -> Result<Option<KeptRows>, Defect> {
+        let count = rows.len();
+        if self.out.load(Ordering::SeqCst) + count > self.room {
+            return Ok(None);
+        }
+        self.out.fetch_add(count, Ordering::SeqCst);
+        let mut values = vec![0.0; count * HIDDEN];
+        self.inner.hidden(rows, &mut values)?;
+        let out = Arc::clone(&self.out);
+        let kept = Kept {
+            values,
+            rows: count,
+            out,
+        };
+        Ok(Some(KeptRows {
+            rows: count,
+            data: Box::new(kept),
+        }))
+    }
+
+    fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
+        self.inner.logits(rows, out)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+        self.inner.save(slot, from)
+    }
+
+    fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {
+        self.inner.load(slot, saved)
+    }
+}
+
+/// The head beside it.
+struct Beside(FakeHead);
+
+struct RunBeside(Box<dyn HeadRun>);
+
+impl Head for Beside {
+    fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
+        Box::new(RunBeside(self.0.begin(encoded)))
+    }
+}
+
+impl HeadRun for RunBeside {
+    fn absorb(&mut self, start: usize, hidden: &[f32]) -> Result<(), Defect> {
+        self.0.absorb(start, hidden)
+    }
+
+    fn absorb_kept(&mut self, start: usize, rows: KeptRows) -> Result<(), Defect> {
+        let kept = rows.data.downcast::<Kept>().unwrap();
+        self.0.absorb(start, &kept.values)
+    }
+
+    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
+        self.0.memory(rows)
+    }
+
+    fn preload(&mut self, start: usize, memory: &[f32]) {
+        self.0.preload(start, memory);
+    }
+
+    fn finish(self: Box<Self>) -> Result<Logits, Defect> {
+        self.0.finish()
+    }
+}
+
+/// Hidden rows that stay on the device, those that find no room there, decisions that are given up: the same answers, and no
+/// row is left behind.
+#[test]
+fn rows_kept_for_the_head_give_the_same_answers_and_are_given_back() {
+    let plain = house(&Settings::default());
+    let records: Vec<_> = [10, 64, 300, 777, 1500]
+        .into_iter()
+        .zip(0..)
+        .map(|(rows, seed)| record(rows, seed))
+        .collect();
+    let wanted: Vec<_> = records
+        .iter()
+        .map(|record| decide(&plain.engine.handle(), record).unwrap())
+        .collect();
+    // No room at all, room for some pieces, for all.
+    for room in [0, 200, 100_000] {
+        let (script, out) = (Script::default(), Arc::new(AtomicUsize::new(0)));
+        let backend = Keeping {
+            inner: FakeBackend::new(CAPACITY, script),
+            room,
+            out: Arc::clone(&out),
+        };
+        let head = Arc::new(Beside(FakeHead::new(Script::default())));
+        let settings = Settings {
+            wait_max: None,
+            ..Settings::default()
+        };
+        let engine = Engine::start(Box::new(backend), Some(head), &settings).unwrap();
+        let handle = engine.handle();
+        thread::scope(|scope| {
+            for (record, wanted) in records.iter().zip(&wanted) {
+                let handle = &handle;
+                scope.spawn(move || {
+                    for round in 0..6 {
+                        let ticket = handle.decide(Arc::clone(record), &JobOptions::default());
+                        if round % 2 == 1 {
+                            drop(ticket.unwrap());
+                            continue;
+                        }
+                        assert_eq!(&ticket.unwrap().wait().unwrap().logits, wanted);
+                    }
+                });
+            }
+        });
+        engine.shutdown(Duration::from_secs(5));
+        assert_eq!(out.load(Ordering::SeqCst), 0, "rows of {room} are left");
+    }
 }
 
 #[test]

@@ -418,8 +418,12 @@ impl World {
             self.backend_script.copies(),
             machine.cache.entries() + waiting
         );
+        let runs = self.head_script.head_runs();
+        assert!(runs <= heads().count() + self.jury.0.lock().unwrap().len());
+        let most = machine.settings.head_runs_max(machine.slots.count());
         assert!(
-            self.head_script.head_runs() <= heads().count() + self.jury.0.lock().unwrap().len()
+            runs <= most,
+            "{runs} decisions in a head with room for {most}"
         );
 
         self.check_rows();
@@ -767,6 +771,32 @@ fn rows_of(segments: &[(Slot, usize, usize, Pass)]) -> (usize, usize) {
         rows.map(|(_, _, rows, _)| rows).sum()
     };
     (count(Pass::Prefill), count(Pass::Decode))
+}
+
+/// Decisions that are given up while the head has them hold their memory there until it lets go of them, so they still count.
+#[test]
+fn decisions_given_up_in_the_head_count_until_it_lets_go() {
+    let mut world = patient_world(0.0, 4);
+    let most = world.machine.settings.head_runs_max(CAPACITY.slots);
+    let decide = |family| Op::Decide {
+        family,
+        state_rows: 12,
+        schema_rows: 8,
+        timeout_ms: None,
+    };
+    // The head stands still.
+    let tasks = |world: &mut World| {
+        world.act(&Op::Steps(4 * most));
+        world.jury.0.lock().unwrap().len()
+    };
+    (0..most as u32 + 3).for_each(|family| world.act(&decide(family)));
+    assert_eq!(tasks(&mut world), most);
+    world.clients.clear();
+    (50..50 + most as u32).for_each(|family| world.act(&decide(family)));
+    assert_eq!(tasks(&mut world), most, "nobody else has room");
+    world.act(&Op::Head(1));
+    assert_eq!(tasks(&mut world), most, "one has gone, one came");
+    world.come_to_rest();
 }
 
 #[test]
