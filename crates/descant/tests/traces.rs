@@ -263,7 +263,7 @@ fn a_collector_that_does_not_answer_is_not_waited_for() {
         let before = server.memory_bytes();
         let start = Instant::now();
         // Three spans each: more than find room while the first are on their way.
-        for _ in 0..2_000 {
+        for _ in 0..4_000 {
             let reply = connection.ask("POST", "/v1/systemone", "", b"{}");
             assert_eq!(reply.status, 422);
         }
