@@ -47,6 +47,9 @@ pub(crate) struct Machine {
     cache: Cache,
     head_rows: RowsBuffer,
     chat_share: ChatShare,
+    /// Whether more rows than a piece came from the state cache since the last round. That takes time, as a piece does; so
+    /// where streams run, the next round is theirs alone.
+    restored: bool,
     /// Rounds that failed since the last that did not.
     failures: u32,
     /// When what is still here is refused; `None` while the engine is open.
@@ -170,6 +173,7 @@ impl Machine {
             cache: Cache::new(settings.cache_bytes, settings.cache_rows_min),
             head_rows: RowsBuffer::new(settings.head_rows_max()),
             chat_share: ChatShare::new(settings.chat_share),
+            restored: false,
             jobs: BTreeMap::new(),
             away: BTreeSet::new(),
             failures: 0,
@@ -206,6 +210,7 @@ impl Machine {
         self.admit(now);
         self.end_waits(now);
         let round = plan::plan(&self.snapshot());
+        self.restored = false;
         let step = if !round.is_empty() {
             self.run(&round);
             self.sweep();
@@ -353,6 +358,10 @@ impl Machine {
             if self.forerunner(id).is_none() {
                 self.start(id, now);
             }
+            // The others come after the streams' next tokens.
+            if self.restored && self.streams().next().is_some() {
+                break;
+            }
         }
     }
 
@@ -441,6 +450,8 @@ impl Machine {
             Some((lane, rows_max)) => self.cache.find(lane, prompt, rows_max),
             None => crate::cache::Found::default(),
         };
+        let rows = found.node.as_ref().map_or(0, |node| node.rows().end);
+        self.restored |= rows > self.settings.piece_rows;
         if let Some(node) = &found.node
             && let Err(defect) = restore(&mut *self.backend, &slot, node)
         {
@@ -489,8 +500,17 @@ impl Machine {
         });
     }
 
+    /// Chat streams with a next token to run, oldest first.
+    fn streams(&self) -> impl Iterator<Item = JobId> {
+        let streams = self
+            .jobs
+            .iter()
+            .filter(|(_, entry)| matches!(entry.state, State::Stream(_)));
+        streams.map(|(id, _)| *id)
+    }
+
     fn snapshot(&self) -> Snapshot {
-        let streams = self.ids(|entry| matches!(entry.state, State::Stream(_)));
+        let streams = self.streams().collect();
         let prompts = self.jobs.values().filter_map(Entry::prompt_view);
         Snapshot {
             limits: Limits {
@@ -500,7 +520,7 @@ impl Machine {
             },
             streams,
             prompts: prompts.collect(),
-            chat_owed: self.chat_share.is_owed(),
+            chat_owed: self.chat_share.is_owed() || self.restored,
             head_rows_free: self.head_rows.free(),
         }
     }

@@ -359,7 +359,11 @@ impl World {
     /// Checks the rounds run since the last look.
     fn check_rounds(&self) {
         let settings = &self.machine.settings;
+        let mut restored = 0;
         for call in self.backend_script.take_calls() {
+            if let Call::Load(_, rows) = call {
+                restored += usize::from(rows > settings.piece_rows);
+            }
             let Call::Run(segments) = call else { continue };
             let prompt_rows = |(_, _, rows, pass): &(Slot, usize, usize, Pass)| match pass {
                 Pass::Prefill => *rows,
@@ -375,7 +379,12 @@ impl World {
                     prefill <= settings.piece_rows,
                     "a chat token waits for more than a piece"
                 );
+                assert!(
+                    restored == 0 || (restored == 1 && prefill == 0),
+                    "a chat token waits for {restored} long states from the cache and {prefill} rows"
+                );
             }
+            restored = 0;
         }
     }
 
@@ -837,6 +846,35 @@ fn long_decisions_leave_a_slot_to_short_ones_and_one_to_chat() {
     let in_head = world.machine.jobs[&JobId(10)].head.is_some();
     assert!(held.contains(&10) || in_head, "{held:?}");
     assert!(held.contains(&11), "{held:?}");
+    world.come_to_rest();
+}
+
+#[test]
+fn long_states_come_from_the_cache_one_at_a_time_between_tokens() {
+    let mut world = patient_world(0.0, 1);
+    let decide = Op::Decide {
+        family: 5,
+        state_rows: 700,
+        schema_rows: 8,
+        timeout_ms: None,
+    };
+    world.act(&decide);
+    while !world.clients.is_empty() {
+        world.step();
+        world.work_in_head(1);
+    }
+    world.chat(tokens(30, 8), 200, None);
+    while world.machine.stats.streams == 0 {
+        world.step();
+    }
+    world.act(&decide);
+    world.act(&decide);
+    // Each step also checks that its round has no prompt rows beside the stream's token.
+    let hits = world.machine.stats.cache_hits;
+    for more in 1..=2 {
+        world.step();
+        assert_eq!(world.machine.stats.cache_hits, hits + more);
+    }
     world.come_to_rest();
 }
 
