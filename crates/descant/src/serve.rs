@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use descant_engine::{Engine, Settings};
 use descant_release::{Release, Tokenizer};
 use descant_server::{
-    App, Card, ChatDesk, ChatTemplate, Front, Limits, Origins, Progress, Setup, Vocabulary, serve,
+    App, Card, ChatDesk, ChatTemplate, Front, Limits, Origins, Progress, Setup, Vocabulary,
+    make_way_for_connections, serve,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -103,9 +104,11 @@ fn front(args: &Serve, keys: &KeyRing, opened: &Opened) -> Front {
 /// Loads the model on a thread of its own, which ends with the process if it is not waited for.
 async fn loaded(args: Serve, opened: Opened) -> Result<(Setup, Engine), Failure> {
     let (done, loaded) = oneshot::channel();
-    let spawned = thread::Builder::new()
-        .name("loader".into())
-        .spawn(move || drop(done.send(setup(&args, &opened))));
+    let spawned = thread::Builder::new().name("loader".into()).spawn(move || {
+        // The threads of the engine and of the head have it from this one.
+        make_way_for_connections();
+        drop(done.send(setup(&args, &opened)));
+    });
     spawned.map_err(|source| Failure::Start {
         what: "the loader's thread",
         source: source.into(),

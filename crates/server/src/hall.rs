@@ -19,6 +19,7 @@ use crate::auth::Keys;
 use crate::body::Door;
 use crate::chat::ChatDesk;
 use crate::cors::Origins;
+use crate::courtesy::make_way_for_connections;
 use crate::error::{Refusal, Refused};
 use crate::limits::Limits;
 use crate::metrics::{Metrics, Now, Tokens};
@@ -267,6 +268,7 @@ impl Hall {
             .expect("the readers are never closed");
         let hall = Arc::clone(self);
         let read = tokio::task::spawn_blocking(move || {
+            make_way_for_connections();
             // Held until the work is done, even if nobody waits for it any more.
             let _reader = reader;
             let begun = Instant::now();
@@ -447,7 +449,10 @@ fn wants_receipt(headers: &HeaderMap) -> bool {
 async fn receipt(setup: &Setup, asking: &Asking, logits: &[Logits]) -> Result<Receipt, Refused> {
     let (provenance, mode) = (setup.provenance.clone(), setup.desk.reading().name());
     let (prompts, logits) = (asking.prompts().to_vec(), logits.to_vec());
-    let made = move || provenance.receipt(mode, &prompts, &logits);
+    let made = move || {
+        make_way_for_connections();
+        provenance.receipt(mode, &prompts, &logits)
+    };
     let made = tokio::task::spawn_blocking(made).await;
     let made = made.unwrap_or_else(|error| Err(error.to_string()));
     made.map_err(|error| Refused::Defect {
