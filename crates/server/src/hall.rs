@@ -391,8 +391,9 @@ async fn all_decided(
             if line.waiting.len() == PROMPTS_TOGETHER {
                 line.answer().await?;
             }
+            let arrived = Instant::now();
             match engine.decide(Arc::clone(prompt), &line.time.job()?) {
-                Ok(ticket) => break line.waiting.push_back((Instant::now(), ticket)),
+                Ok(ticket) => break line.waiting.push_back((arrived, ticket)),
                 // The places are taken by this request's own prompts, or will be had once one of them is answered.
                 Err(EngineError::Busy { .. }) if !line.waiting.is_empty() => line.answer().await?,
                 Err(error) => return Err(error.into()),
