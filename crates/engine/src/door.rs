@@ -1,7 +1,11 @@
 //! The door: one permit a job bounds all that is inside, so the lines behind it need no bound of their own.
+//!
+//! A job whose client has left stays inside until the engine's next step, which a round may keep waiting. Others need not
+//! wait for that: its place is given to one more job at once. So there are at most twice as many jobs inside as places, all but
+//! the places' number of them on their way out.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crate::EngineError;
 
@@ -11,6 +15,8 @@ pub(crate) struct Door {
     /// Most jobs inside.
     jobs_max: usize,
     jobs: AtomicUsize,
+    /// Those of them whose client has left.
+    leaving: AtomicUsize,
     closed: AtomicBool,
     retry_after_ms: AtomicU64,
     refused_busy: AtomicU64,
@@ -19,7 +25,15 @@ pub(crate) struct Door {
 
 /// A place inside. Dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Permit(Arc<Door>);
+pub(crate) struct Permit(Arc<Place>);
+
+/// A place as the client knows it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    door: Arc<Door>,
+    /// [`HELD`], [`LEAVING`] or [`FREED`].
+    state: AtomicU8,
+}
 
 impl Door {
     /// An open door to so many places.
@@ -27,6 +41,7 @@ impl Door {
         Arc::new(Door {
             jobs_max,
             jobs: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             retry_after_ms: AtomicU64::new(RETRY_AFTER_MS_MIN),
             refused_busy: AtomicU64::new(0),
@@ -43,7 +58,8 @@ impl Door {
             self.refused_closing.fetch_add(1, Ordering::Relaxed);
             return Err(EngineError::Closing);
         }
-        let one_more = |jobs| (jobs < self.jobs_max).then_some(jobs + 1);
+        let leaving = self.leaving.load(Ordering::Acquire).min(self.jobs_max);
+        let one_more = |jobs| (jobs < self.jobs_max + leaving).then_some(jobs + 1);
         let entered = self
             .jobs
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
@@ -51,7 +67,10 @@ impl Door {
             self.refused_busy.fetch_add(1, Ordering::Relaxed);
             return Err(self.busy());
         }
-        Ok(Permit(Arc::clone(self)))
+        Ok(Permit(Arc::new(Place {
+            door: Arc::clone(self),
+            state: AtomicU8::new(HELD),
+        })))
     }
 
     /// The refusal of a job that finds no place now.
@@ -85,11 +104,41 @@ impl Door {
     }
 }
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.jobs.fetch_sub(1, Ordering::AcqRel);
+impl Permit {
+    /// The place, for the client to give up.
+    pub(crate) fn place(&self) -> Arc<Place> {
+        Arc::clone(&self.0)
     }
 }
+
+impl Place {
+    /// Lets another job in though this one is still inside; its client has left.
+    pub(crate) fn give_up(&self) {
+        let leaves =
+            self.state
+                .compare_exchange(HELD, LEAVING, Ordering::AcqRel, Ordering::Acquire);
+        if leaves.is_ok() {
+            self.door.leaving.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let Place { door, state } = &*self.0;
+        door.jobs.fetch_sub(1, Ordering::AcqRel);
+        if state.swap(FREED, Ordering::AcqRel) == LEAVING {
+            door.leaving.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The client waits.
+const HELD: u8 = 0;
+/// The client has left, the job is still inside.
+const LEAVING: u8 = 1;
+/// The job has left.
+const FREED: u8 = 2;
 
 /// Bounds of the hint. Clients' own first retry comes after half a second or so; official ones do not wait for more
 /// than a minute, nor does anybody like to.
@@ -116,6 +165,42 @@ mod tests {
         drop((second, third));
         assert_eq!(door.jobs(), 0);
         assert_eq!(door.refused(), (1, 0));
+    }
+
+    #[test]
+    fn a_place_given_up_lets_one_more_in() {
+        let door = Door::new(2);
+        let held = [door.enter().unwrap(), door.enter().unwrap()];
+        held[0].place().give_up();
+        held[0].place().give_up();
+        let third = door.enter().unwrap();
+        assert!(door.enter().is_err(), "one place was given up, once");
+        // Whoever leaves when the job has left already changes nothing.
+        let place = third.place();
+        drop(third);
+        place.give_up();
+        let third = door.enter().unwrap();
+        assert!(door.enter().is_err());
+        drop(held);
+        let fourth = door.enter().unwrap();
+        assert!(door.enter().is_err(), "two are inside");
+        drop((third, fourth));
+        assert_eq!(door.jobs(), 0);
+    }
+
+    #[test]
+    fn those_who_leave_do_not_pile_up() {
+        let door = Door::new(2);
+        let mut inside = Vec::new();
+        while let Ok(permit) = door.enter() {
+            permit.place().give_up();
+            inside.push(permit);
+        }
+        assert_eq!(inside.len(), 4);
+        drop(inside);
+        let again = [door.enter().unwrap(), door.enter().unwrap()];
+        assert!(door.enter().is_err());
+        drop(again);
     }
 
     #[test]

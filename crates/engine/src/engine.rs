@@ -333,6 +333,7 @@ impl Handle {
             id: JobId(self.shared.next_id.fetch_add(1, Ordering::Relaxed)),
             flags: Arc::clone(&flags),
             inbox: self.inbox.clone(),
+            place: permit.place(),
         };
         let job = Job {
             id: leash.id,

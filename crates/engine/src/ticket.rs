@@ -9,6 +9,7 @@ use std::time::Duration;
 use descant_decision::Logits;
 use descant_model::Defect;
 
+use crate::door::Place;
 use crate::job::{Event, Flags, JobId};
 use crate::pipe::Receiver;
 use crate::{EngineError, Token};
@@ -109,6 +110,7 @@ pub(crate) struct Leash {
     pub(crate) id: JobId,
     pub(crate) flags: Arc<Flags>,
     pub(crate) inbox: mpsc::Sender<Event>,
+    pub(crate) place: Arc<Place>,
 }
 
 impl<T> Ticket<T> {
@@ -257,6 +259,7 @@ impl Leash {
 impl Drop for Leash {
     fn drop(&mut self) {
         self.flags.leave();
+        self.place.give_up();
         // An engine that is gone has no job to cancel; one that answered it ignores the event.
         let _ = self.inbox.send(Event::Cancelled(self.id));
     }

@@ -23,6 +23,8 @@ pub(crate) struct Kill {
     idle: Duration,
     /// The same right after the clients left.
     next: Answer,
+    /// How often it was refused before that.
+    refused: usize,
     /// A long request alone: tokens, and its longest round.
     long_tokens: u64,
     round: Option<Duration>,
@@ -66,7 +68,8 @@ pub(crate) fn kill(
     }
     let started = Instant::now();
     drop(streams);
-    let next = client.decided(short, &AtomicUsize::new(0));
+    let refused = AtomicUsize::new(0);
+    let next = client.decided(short, &refused);
     let next = next.map_err(|fault| format!("after the clients left: {fault}"))?;
     if next.body != wanted.body {
         verdict.unequal("the request after the clients left");
@@ -87,6 +90,7 @@ pub(crate) fn kill(
         clients: longs.len() - 1,
         idle: percentile(&idle, 0.5),
         next,
+        refused: refused.into_inner(),
         long_tokens: long.tokens(),
         round: long.round,
         after,
@@ -136,6 +140,9 @@ impl Kill {
             known(self.next.queued),
             ms(self.next.took)
         )];
+        if self.refused > 0 {
+            lines.push(format!("it was refused {} times before", self.refused));
+        }
         lines.push(format!(
             "alone it takes {:.2} ms; the longest piece of a long one takes {}",
             ms(self.idle),
@@ -153,6 +160,7 @@ impl Kill {
             .with("tokens", self.long_tokens)
             .with("next_queue_ms", self.next.queued.map(ms_value))
             .with("next_ms", ms_value(self.next.took))
+            .with("next_refused", self.refused)
             .with("idle_ms", ms_value(self.idle))
             .with("longest_piece_ms", self.round.map(ms_value))
             .with("slots_free_after", self.after.slots.map(|(free, _)| free))
