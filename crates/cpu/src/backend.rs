@@ -210,7 +210,7 @@ impl Backend for CpuBackend {
             from <= taken && taken.is_multiple_of(CHUNK_ROWS),
             "{slot:?} does not stand at a chunk"
         );
-        let snapshot = Snapshot::save(&mut self.slots, slot.0, from);
+        let snapshot = Snapshot::save(&self.pool, &mut self.slots, slot.0, from);
         Ok(Saved {
             rows: snapshot.rows.clone(),
             bytes: snapshot.bytes(),
@@ -229,7 +229,7 @@ impl Backend for CpuBackend {
                 .data
                 .downcast_ref::<Snapshot>()
                 .expect("the copy is of another backend");
-            snapshot.load(&mut self.slots, slot.0);
+            snapshot.load(&self.pool, &mut self.slots, slot.0);
         }
         Ok(())
     }

@@ -47,9 +47,9 @@ pub(crate) struct Machine {
     cache: Cache,
     head_rows: RowsBuffer,
     chat_share: ChatShare,
-    /// Whether more rows than a piece came from the state cache since the last round. That takes time, as a piece does; so
-    /// where streams run, the next round is theirs alone.
-    restored: bool,
+    /// Rows of snapshots that were copied out of slots and into them since the last round was planned. That takes time, as
+    /// running rows does; so where streams run and it is more than a piece, the next round is theirs alone.
+    copied_rows: usize,
     /// Rounds that failed since the last that did not.
     failures: u32,
     /// When what is still here is refused; `None` while the engine is open.
@@ -173,7 +173,7 @@ impl Machine {
             cache: Cache::new(settings.cache_bytes, settings.cache_rows_min),
             head_rows: RowsBuffer::new(settings.head_rows_max()),
             chat_share: ChatShare::new(settings.chat_share),
-            restored: false,
+            copied_rows: 0,
             jobs: BTreeMap::new(),
             away: BTreeSet::new(),
             failures: 0,
@@ -210,7 +210,7 @@ impl Machine {
         self.admit(now);
         self.end_waits(now);
         let round = plan::plan(&self.snapshot());
-        self.restored = false;
+        self.copied_rows = 0;
         let step = if !round.is_empty() {
             self.run(&round);
             self.sweep();
@@ -354,15 +354,20 @@ impl Machine {
             return;
         }
         for id in plan::admit(&waiting, self.seats()) {
+            // The others come after the streams' next tokens.
+            if self.has_copied_much() && self.streams().next().is_some() {
+                break;
+            }
             // One of those that were just given a slot may be its forerunner.
             if self.forerunner(id).is_none() {
                 self.start(id, now);
             }
-            // The others come after the streams' next tokens.
-            if self.restored && self.streams().next().is_some() {
-                break;
-            }
         }
+    }
+
+    /// Whether snapshots were copied that take as long as a piece.
+    fn has_copied_much(&self) -> bool {
+        self.copied_rows > self.settings.piece_rows
     }
 
     /// The job whose snapshot a waiting job had better wait for: it runs the same prefix and is ahead. A job waits for
@@ -451,7 +456,7 @@ impl Machine {
             None => crate::cache::Found::default(),
         };
         let rows = found.node.as_ref().map_or(0, |node| node.rows().end);
-        self.restored |= rows > self.settings.piece_rows;
+        self.copied_rows += rows;
         if let Some(node) = &found.node
             && let Err(defect) = restore(&mut *self.backend, &slot, node)
         {
@@ -520,7 +525,7 @@ impl Machine {
             },
             streams,
             prompts: prompts.collect(),
-            chat_owed: self.chat_share.is_owed() || self.restored,
+            chat_owed: self.chat_share.is_owed() || self.has_copied_much(),
             head_rows_free: self.head_rows.free(),
         }
     }
@@ -638,7 +643,9 @@ impl Entry {
             done: prompt.done,
             rows: self.job.work.prompt().len(),
             cut: prompt.cuts.front().copied(),
+            saved_rows: prompt.saved_rows,
             piece_rows,
+            for_chat: matches!(self.job.work, Work::Chat(_)),
             for_head: self.head.is_some(),
             arrived_rows: self.arrived_rows,
             rounds_waited: prompt.rounds_waited,

@@ -47,8 +47,12 @@ pub(crate) struct PromptView {
     pub(crate) rows: usize,
     /// A position where a piece must end, because a snapshot is taken there; beyond `done`, a multiple of a chunk.
     pub(crate) cut: Option<usize>,
+    /// Where that snapshot begins.
+    pub(crate) saved_rows: usize,
     /// The prompt's own bound of a piece.
     pub(crate) piece_rows: usize,
+    /// Whether its client waits for tokens.
+    pub(crate) for_chat: bool,
     /// Whether its rows go to the head.
     pub(crate) for_head: bool,
     /// Prompt rows that the engine had run when it arrived.
@@ -152,6 +156,8 @@ struct Room {
     head_rows: usize,
     /// Rows of one prompt.
     piece_rows: usize,
+    /// Rows that snapshots at the ends of its pieces will copy; `None` if no chat token waits for that.
+    copied_rows: Option<usize>,
 }
 
 impl Room {
@@ -172,12 +178,19 @@ impl Room {
             rows,
             head_rows: snapshot.head_rows_free,
             piece_rows,
+            copied_rows: (streams > 0 || snapshot.prompts.iter().any(|prompt| prompt.for_chat))
+                .then_some(0),
         }
     }
 
     /// Rows of a prompt's next piece; 0 if none fits.
     fn piece_rows(self, prompt: &PromptView) -> usize {
-        let end = prompt.cut.unwrap_or(prompt.rows);
+        let end = match prompt.cut {
+            None => prompt.rows,
+            Some(cut) if self.may_copy(cut - prompt.saved_rows) => cut,
+            // Its snapshot comes a round later.
+            Some(cut) => cut - CHUNK_ROWS,
+        };
         let own = self.piece_rows.min(prompt.piece_rows).min(self.rows);
         let own = if prompt.for_head {
             own.min(self.head_rows)
@@ -192,7 +205,21 @@ impl Room {
         }
     }
 
+    /// Whether a chat token can wait for the copy of so many rows too: one of any length, or several that are together no
+    /// longer than a piece.
+    fn may_copy(self, rows: usize) -> bool {
+        match self.copied_rows {
+            None | Some(0) => true,
+            Some(others) => others + rows <= self.piece_rows,
+        }
+    }
+
     fn take(&mut self, prompt: &PromptView, rows: usize) {
+        if let Some(copied_rows) = &mut self.copied_rows
+            && prompt.cut == Some(prompt.done + rows)
+        {
+            *copied_rows += prompt.done + rows - prompt.saved_rows;
+        }
         self.rows -= rows;
         if prompt.for_head {
             self.head_rows -= rows;
@@ -320,7 +347,9 @@ mod tests {
             done: 0,
             rows,
             cut: None,
+            saved_rows: 0,
             piece_rows: usize::MAX,
+            for_chat: false,
             for_head: false,
             arrived_rows,
             rounds_waited: 0,
@@ -427,6 +456,36 @@ mod tests {
         let mut cut = prompt(0, 250, 0);
         cut.cut = Some(192);
         assert_eq!(pieces(&snapshot(0, vec![cut])), [(0, 0, 192)]);
+    }
+
+    #[test]
+    fn only_one_long_snapshot_is_copied_behind_a_chat_token() {
+        let long = |id: u64| PromptView {
+            done: 1024,
+            cut: Some(1024 + CHUNK_ROWS),
+            ..prompt(id, 2000, 0)
+        };
+        let both = [(0, 1024, 64), (1, 1024, 64)];
+        assert_eq!(pieces(&snapshot(0, vec![long(0), long(1)])), both);
+        assert_eq!(
+            pieces(&snapshot(1, vec![long(0), long(1)])),
+            [(0, 1024, 64)]
+        );
+        // A chat prompt that ends with this round gives a token too.
+        let mut chat = prompt(2, 10, 0);
+        chat.for_chat = true;
+        let prompts = vec![long(0), long(1), chat];
+        assert_eq!(pieces(&snapshot(0, prompts)), [(2, 0, 10), (0, 1024, 64)]);
+        // What was saved before is not copied again.
+        let [mut first, mut second] = [long(0), long(1)];
+        (first.saved_rows, second.saved_rows) = (960, 960);
+        assert_eq!(pieces(&snapshot(1, vec![first, second])), both);
+        // The other goes on up to the chunk before its snapshot.
+        let later = PromptView {
+            cut: Some(1024 + 2 * CHUNK_ROWS),
+            ..long(1)
+        };
+        assert_eq!(pieces(&snapshot(1, vec![long(0), later])), both);
     }
 
     #[test]
@@ -559,24 +618,27 @@ mod tests {
             any::<bool>(),
             0..5000u64,
             0..5u32,
-            any::<bool>(),
+            0..4usize,
+            0..9usize,
         );
         proptest::collection::vec(one, 0..12).prop_map(|list| {
-            let view = |(id, fields): (u64, (usize, usize, bool, u64, u32, bool))| {
-                let (chunks, left, for_head, arrived_rows, rounds_waited, cut) = fields;
+            let prompts = (0..).zip(list).map(|(id, fields)| {
+                let (chunks, left, for_head, arrived_rows, rounds_waited, cut, saved) = fields;
                 let done = chunks * CHUNK_ROWS;
                 PromptView {
                     job: JobId(id),
                     done,
                     rows: done + left,
-                    cut: (cut && left > CHUNK_ROWS).then_some(done + CHUNK_ROWS),
+                    cut: (cut > 0 && left > cut * CHUNK_ROWS).then_some(done + cut * CHUNK_ROWS),
+                    saved_rows: saved.min(chunks) * CHUNK_ROWS,
                     piece_rows: usize::MAX,
+                    for_chat: !for_head && saved == 8,
                     for_head,
                     arrived_rows,
                     rounds_waited,
                 }
-            };
-            (0..).zip(list).map(view).collect()
+            });
+            prompts.collect()
         })
     }
 
@@ -614,12 +676,24 @@ mod tests {
             jobs.sort();
             jobs.dedup();
             prop_assert_eq!(jobs.len(), round.pieces.len());
-            // Who got nothing could not have got a chunk.
+            // What is copied behind a chat token: one snapshot, or several that are together no longer than a piece.
+            let copy = |prompt: &PromptView| prompt.cut.map_or(0, |cut| cut - prompt.saved_rows);
+            let copies = round.pieces.iter().filter_map(|piece| {
+                let prompt = snapshot.prompts.iter().find(|prompt| prompt.job == piece.job).unwrap();
+                (prompt.cut == Some(piece.start + piece.rows)).then(|| copy(prompt))
+            });
+            let copies: Vec<usize> = copies.collect();
+            let copied: usize = copies.iter().sum();
+            let for_chat = streams > 0 || snapshot.prompts.iter().any(|prompt| prompt.for_chat);
+            prop_assert!(!for_chat || copies.len() <= 1 || copied <= LIMITS.piece_rows);
+            // Who got nothing could not have got a chunk, or its snapshot has to wait.
             let whole = if streams > 0 { LIMITS.piece_rows } else { LIMITS.rows_max };
             let room = whole - rows;
             for prompt in &snapshot.prompts {
                 let head_room = if prompt.for_head { head_rows_free - for_head } else { usize::MAX };
-                let fits = CHUNK_ROWS <= room.min(head_room);
+                let ends = prompt.cut == Some(prompt.done + CHUNK_ROWS);
+                let waits = for_chat && ends && copied > 0 && copied + copy(prompt) > LIMITS.piece_rows;
+                let fits = CHUNK_ROWS <= room.min(head_room) && !waits;
                 prop_assert!(!fits || jobs.contains(&prompt.job));
             }
         }

@@ -3,8 +3,11 @@
 use std::ops::Range;
 
 use super::slots::{Kv, KvStore, LayerState, Slots, StateSizes};
-use crate::arch::LANES;
+use crate::arch::{LANES, Pool};
 use crate::ops::attention::Cell;
+
+/// Values that one task copies.
+const COPIED_AT_ONCE: usize = 1 << 16;
 
 /// A slot's states after `rows.end`, and its KV rows of `rows`.
 #[derive(Debug)]
@@ -28,39 +31,40 @@ struct KvCopy<T> {
 }
 
 impl Snapshot {
-    /// Copies out of a slot; `from` and the slot's length are multiples of sixteen.
-    pub(super) fn save(slots: &mut Slots, slot: usize, from: usize) -> Snapshot {
+    /// Copies out of a slot; `from` and the slot's length are multiples of sixteen. All threads take part: a long prompt's
+    /// rows are many megabytes, whose pages the system has to give first, and the next round waits for them.
+    pub(super) fn save(pool: &Pool, slots: &mut Slots, slot: usize, from: usize) -> Snapshot {
         let (rows, sizes) = (from..slots.taken[slot], slots.sizes);
-        let copy = |layer: &mut LayerState| match layer {
+        let save = |layer: &mut LayerState| match layer {
             LayerState::Attention(KvStore::Bf16(kv)) => {
-                LayerCopy::Bf16(KvCopy::save(kv, &sizes, slot, &rows))
+                LayerCopy::Bf16(KvCopy::save(pool, kv, &sizes, slot, &rows))
             }
             LayerState::Attention(KvStore::F32(kv)) => {
-                LayerCopy::F32(KvCopy::save(kv, &sizes, slot, &rows))
+                LayerCopy::F32(KvCopy::save(pool, kv, &sizes, slot, &rows))
             }
             LayerState::Delta(state) => LayerCopy::Delta {
-                states: state.slot_states(&sizes, slot).to_vec(),
-                inputs: state.slot_inputs(&sizes, slot).to_vec(),
+                states: copied(pool, state.slot_states(&sizes, slot)),
+                inputs: copied(pool, state.slot_inputs(&sizes, slot)),
             },
         };
-        let layers = slots.layers.iter_mut().map(copy).collect();
+        let layers = slots.layers.iter_mut().map(save).collect();
         Snapshot { rows, layers }
     }
 
     /// Copies into a slot: the KV rows, and the states too, which those of a later snapshot replace.
-    pub(super) fn load(&self, slots: &mut Slots, slot: usize) {
+    pub(super) fn load(&self, pool: &Pool, slots: &mut Slots, slot: usize) {
         let sizes = slots.sizes;
-        for (copy, layer) in self.layers.iter().zip(&mut slots.layers) {
-            match (copy, layer) {
-                (LayerCopy::Bf16(copy), LayerState::Attention(KvStore::Bf16(kv))) => {
-                    copy.load(kv, &sizes, slot, &self.rows);
+        for (saved, layer) in self.layers.iter().zip(&mut slots.layers) {
+            match (saved, layer) {
+                (LayerCopy::Bf16(saved), LayerState::Attention(KvStore::Bf16(kv))) => {
+                    saved.load(pool, kv, &sizes, slot, &self.rows);
                 }
-                (LayerCopy::F32(copy), LayerState::Attention(KvStore::F32(kv))) => {
-                    copy.load(kv, &sizes, slot, &self.rows);
+                (LayerCopy::F32(saved), LayerState::Attention(KvStore::F32(kv))) => {
+                    saved.load(pool, kv, &sizes, slot, &self.rows);
                 }
                 (LayerCopy::Delta { states, inputs }, LayerState::Delta(state)) => {
-                    state.slot_states(&sizes, slot).copy_from_slice(states);
-                    state.slot_inputs(&sizes, slot).copy_from_slice(inputs);
+                    copy(pool, states, state.slot_states(&sizes, slot));
+                    copy(pool, inputs, state.slot_inputs(&sizes, slot));
                 }
                 _ => panic!("the snapshot is of another backend"),
             }
@@ -79,30 +83,64 @@ impl Snapshot {
     }
 }
 
-impl<T: Cell> KvCopy<T> {
-    fn save(kv: &Kv<T>, sizes: &StateSizes, slot: usize, rows: &Range<usize>) -> KvCopy<T> {
-        let mut copy = KvCopy {
-            keys: Vec::new(),
-            values: Vec::new(),
+impl<T: Cell + Default> KvCopy<T> {
+    fn save(
+        pool: &Pool,
+        kv: &Kv<T>,
+        sizes: &StateSizes,
+        slot: usize,
+        rows: &Range<usize>,
+    ) -> KvCopy<T> {
+        let heads = sizes.kv_heads * rows.len();
+        let mut all = KvCopy {
+            keys: vec![T::default(); heads * sizes.dim],
+            values: vec![T::default(); heads * sizes.dim_padded],
         };
+        let (mut keys_to, mut values_to) = (&mut all.keys[..], &mut all.values[..]);
         for (keys, values) in places(sizes, slot, rows) {
-            copy.keys.extend_from_slice(&kv.keys[keys]);
-            copy.values.extend_from_slice(&kv.values[values]);
+            let (now, later) = keys_to.split_at_mut(keys.len());
+            copy(pool, &kv.keys[keys], now);
+            keys_to = later;
+            let (now, later) = values_to.split_at_mut(values.len());
+            copy(pool, &kv.values[values], now);
+            values_to = later;
         }
-        copy
+        all
     }
 
-    fn load(&self, kv: &mut Kv<T>, sizes: &StateSizes, slot: usize, rows: &Range<usize>) {
+    fn load(
+        &self,
+        pool: &Pool,
+        kv: &mut Kv<T>,
+        sizes: &StateSizes,
+        slot: usize,
+        rows: &Range<usize>,
+    ) {
         let (mut keys_from, mut values_from) = (&self.keys[..], &self.values[..]);
         for (keys, values) in places(sizes, slot, rows) {
             let (now, later) = keys_from.split_at(keys.len());
-            kv.keys[keys].copy_from_slice(now);
+            copy(pool, now, &mut kv.keys[keys]);
             keys_from = later;
             let (now, later) = values_from.split_at(values.len());
-            kv.values[values].copy_from_slice(now);
+            copy(pool, now, &mut kv.values[values]);
             values_from = later;
         }
     }
+}
+
+/// A copy of values.
+fn copied<T: Cell + Default>(pool: &Pool, from: &[T]) -> Vec<T> {
+    let mut to = vec![T::default(); from.len()];
+    copy(pool, from, &mut to);
+    to
+}
+
+/// Copies values; the lengths are equal.
+fn copy<T: Cell>(pool: &Pool, from: &[T], to: &mut [T]) {
+    assert_eq!(from.len(), to.len(), "a copy of equal lengths");
+    pool.chunks(to, COPIED_AT_ONCE, |index, to| {
+        to.copy_from_slice(&from[index * COPIED_AT_ONCE..][..to.len()]);
+    });
 }
 
 /// Where each head's keys and values of some rows stand. Panels of sixteen keys are whole.

@@ -226,6 +226,7 @@ impl Machine {
             return None;
         }
         prompt.cuts.pop_front();
+        self.copied_rows += prompt.done - prompt.saved_rows;
         let backend = &mut self.backend;
         let saved = match guard(BACKEND, || {
             backend.save(prompt.slot.slot(), prompt.saved_rows)

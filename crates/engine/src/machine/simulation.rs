@@ -2,6 +2,7 @@
 //! failures, the head's progress and the passing of time. After each step rows, slots and places are counted; in the
 //! end every client has one answer, and it is the one of a lone run or a refusal that something in the world explains.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::Range;
@@ -163,6 +164,8 @@ struct World {
     jury: SimulatedJury,
     head: FakeHead,
     backend_script: Script,
+    /// Rows of each snapshot copied since the last round.
+    copies: Cell<Vec<usize>>,
     head_script: Script,
     mishaps: usize,
     timeouts: usize,
@@ -179,6 +182,8 @@ struct Before {
     oldest: Option<(JobId, u32)>,
     /// Older jobs without a slot.
     queued: usize,
+    /// Older ones with a slot, which the head has no room for, and the rows of each that were run.
+    held_back: Vec<(JobId, usize)>,
 }
 
 impl World {
@@ -213,6 +218,7 @@ impl World {
             jury,
             head: FakeHead::new(head_script.clone()),
             backend_script,
+            copies: Cell::default(),
             head_script,
             mishaps: 0,
             timeouts: 0,
@@ -345,7 +351,15 @@ impl World {
             now: self.clock.now(),
             oldest,
             queued: oldest.map_or(0, |(job, _)| self.queued_before(job)),
+            held_back: oldest.map_or_else(Vec::new, |(job, _)| self.prompts_before(job)),
         }
+    }
+
+    /// Older prompts with a slot, and how many rows of each were run.
+    fn prompts_before(&self, job: JobId) -> Vec<(JobId, usize)> {
+        let older = self.machine.jobs.range(..job);
+        let views = older.filter_map(|(_, entry)| entry.prompt_view());
+        views.map(|view| (view.job, view.done)).collect()
     }
 
     /// Waiting jobs older than this one.
@@ -359,10 +373,13 @@ impl World {
     /// Checks the rounds run since the last look.
     fn check_rounds(&self) {
         let settings = &self.machine.settings;
-        let mut restored = 0;
+        // Rows of the snapshots that were copied since the last round, by the copy.
+        let mut copies = self.copies.take();
         for call in self.backend_script.take_calls() {
-            if let Call::Load(_, rows) = call {
-                restored += usize::from(rows > settings.piece_rows);
+            match &call {
+                Call::Load(_, rows) => copies.push(*rows),
+                Call::Save(_, rows) => copies.push(rows.len()),
+                _ => {}
             }
             let Call::Run(segments) = call else { continue };
             let prompt_rows = |(_, _, rows, pass): &(Slot, usize, usize, Pass)| match pass {
@@ -379,13 +396,20 @@ impl World {
                     prefill <= settings.piece_rows,
                     "a chat token waits for more than a piece"
                 );
+                let copied: usize = copies.iter().sum();
+                let longest = copies.iter().max().copied().unwrap_or(0);
                 assert!(
-                    restored == 0 || (restored == 1 && prefill == 0),
-                    "a chat token waits for {restored} long states from the cache and {prefill} rows"
+                    copied - longest <= settings.piece_rows,
+                    "a chat token waits for several long snapshots: {copies:?}"
+                );
+                assert!(
+                    copied <= settings.piece_rows || prefill == 0,
+                    "a chat token waits for snapshots {copies:?} and {prefill} rows"
                 );
             }
-            restored = 0;
+            copies.clear();
         }
+        self.copies.set(copies);
     }
 
     fn check(&self, before: &Before) {
@@ -478,14 +502,18 @@ impl World {
         }
     }
 
-    /// The oldest prompt moves when its piece is due, unless an older job got its slot in this step.
+    /// The oldest prompt moves when its piece is due, unless an older job got its slot in this step, or an older prompt that
+    /// the head had no room for got it.
     fn check_oldest(&self, before: &Before) {
         let machine = &self.machine;
         let Some((oldest, waited)) = before.oldest else {
             return;
         };
         let due = waited + 1 >= machine.settings.rounds_between_pieces_max;
-        if !due || self.queued_before(oldest) != before.queued {
+        if !due
+            || self.queued_before(oldest) != before.queued
+            || self.prompts_before(oldest) != before.held_back
+        {
             return;
         }
         if let Some(entry) = machine.jobs.get(&oldest)
@@ -904,7 +932,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..config() })]
 
     /// While chat streams run and prompts never cease, rounds of chat alone take the share of the time that is chat's:
-    /// no less than what the last round with prompt rows left owing, no more than a round too many for each such round.
+    /// no less than what the last round with prompt rows left owing, no more than a round too many for each such round and for
+    /// each snapshot that was copied.
     #[test]
     fn chat_keeps_its_share_and_prompts_keep_theirs(
         share in 0.0..0.8f64,
@@ -922,6 +951,7 @@ proptest! {
         world.backend_script.take_calls();
         let (mut alone, mut mixed) = (Duration::ZERO, Duration::ZERO);
         let (mut longest_alone, mut longest_mixed, mut mixed_rounds) = (Duration::ZERO, Duration::ZERO, 0);
+        let mut copies = 0;
         for step in 0..250 {
             while world.machine.stats.queued < 2 {
                 let rows = rows[step % rows.len()];
@@ -934,6 +964,7 @@ proptest! {
             world.machine.step();
             world.work_in_head(20);
             for call in world.backend_script.take_calls() {
+                copies += u32::from(matches!(call, Call::Save(..) | Call::Load(..)));
                 let Call::Run(segments) = call else { continue };
                 let (prompt, chat) = rows_of(&segments);
                 prop_assert_eq!(chat, streams, "every stream gets its token");
@@ -952,7 +983,8 @@ proptest! {
         let due = mixed.mul_f64(share / (1.0 - share));
         let owing = longest_mixed.mul_f64(share / (1.0 - share)) + Duration::from_micros(1);
         prop_assert!(alone + owing >= due, "{alone:?} of {due:?}");
-        prop_assert!(alone <= due + longest_alone * mixed_rounds + longest_alone, "{alone:?}, due {due:?}");
+        let more = longest_alone * (mixed_rounds + copies + 1);
+        prop_assert!(alone <= due + more, "{alone:?}, due {due:?} and {more:?}");
         prop_assert!(mixed_rounds > 0);
         world.come_to_rest();
     }
