@@ -175,10 +175,10 @@ pub(crate) struct Serve {
     #[arg(long, default_value_t = 8000)]
     pub(crate) port: u16,
     /// Name of the model in replies and listings [default: from the model's name or size].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "dummy_weights")]
     pub(crate) served_name: Option<String>,
     /// Answer requests for any model name instead of refusing unknown ones.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dummy_weights")]
     pub(crate) any_model: bool,
     /// Which model name a reply carries.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
@@ -194,6 +194,8 @@ pub(crate) struct Serve {
     pub(crate) length: Length,
     #[command(flatten)]
     pub(crate) compute: Compute,
+    #[command(flatten)]
+    pub(crate) dummy: DummyFlag,
     /// Requests computed at one time. Each has memory for a prompt of the greatest length.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
     pub(crate) slots: usize,
@@ -209,7 +211,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) no_chat: bool,
     /// Compute the digests of receipts at the start. Otherwise the first request that wants a receipt waits for them.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dummy_weights")]
     pub(crate) receipts: bool,
     #[command(flatten)]
     pub(crate) access: Access,
@@ -363,6 +365,15 @@ pub(crate) struct Compute {
     /// Instruction set, for tests.
     #[arg(long, hide = true, value_name = "ISA", env = "DESCANT_ISA")]
     pub(crate) isa: Option<String>,
+}
+
+/// Weights without a release.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DummyFlag {
+    /// Make seeded random weights on the GPU, of the shape clef-flash, clef, or of a directory with a config.json; MODEL gives the
+    /// tokenizer and the chat template alone. Answers of such weights mean nothing; their speed is that of the shape.
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) dummy_weights: Option<String>,
 }
 
 /// Bounds on what clients may make the server hold.

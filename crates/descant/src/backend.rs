@@ -14,6 +14,7 @@ use descant_model::{Backend, CHUNK_ROWS, Capacity, Head};
 use descant_release::{Dtype, ModelConfig, Outline, Part, Release};
 
 use crate::args::{self, Compute, DeviceFlag, HeadDevice};
+use crate::dummy::Dummy;
 use crate::failure::Failure;
 use crate::progress::loading;
 
@@ -202,6 +203,40 @@ pub(crate) fn load(
     // All that is needed was copied: the rows of the embeddings are read again as they are wanted.
     release.discard_pages();
     Ok(device)
+}
+
+/// Makes a shape's weights on a GPU.
+///
+/// # Errors
+/// [`Failure::DummyDevice`] if the flags mean another device, [`Failure::OverBudget`], [`Failure::Cuda`].
+pub(crate) fn load_dummy(
+    dummy: &Dummy,
+    compute: &Compute,
+    room: Room,
+    settings: &Settings,
+) -> Result<Device, Failure> {
+    let on = On::of(compute)?;
+    let (On::Cuda(ordinal), HeadDevice::Auto) = (on, compute.head_device) else {
+        return Err(Failure::DummyDevice);
+    };
+    let room = room.on(on);
+    check_room(dummy.outline(), compute, on, room, settings)?;
+    let capacity = room.capacity();
+    let options = descant_cuda::Options {
+        ordinal,
+        capacity,
+        portable: false,
+    };
+    let (backend, head) = dummy.load(options, head_options(ordinal, capacity, settings))?;
+    tracing::warn!(
+        device = backend.device_name(),
+        model = dummy.label(),
+        "made"
+    );
+    Ok(Device {
+        backend: Box::new(backend),
+        head: Some(Arc::new(head)),
+    })
 }
 
 fn load_on_gpu(

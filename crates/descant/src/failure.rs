@@ -32,6 +32,14 @@ pub(crate) enum Failure {
     File { file: PathBuf, source: io::Error },
     /// A GPU was asked for f32 activations.
     GpuPrecision,
+    /// Weights without a release for another device than a GPU, or with the head elsewhere.
+    DummyDevice,
+    /// A tokenizer with more tokens than the shape of weights without a release.
+    DummyVocab {
+        /// Tokens of the release that the tokenizer comes from, and of the shape.
+        tokens: usize,
+        vocab: usize,
+    },
     /// A server cannot be measured.
     Http { url: String, fault: String },
     /// The file of `--ids` holds something else than token ids.
@@ -134,6 +142,13 @@ impl fmt::Display for Failure {
             Failure::Cuda(error) => write!(f, "--device: {error}"),
             Failure::Engine(error) => error.fmt(f),
             Failure::File { file, source } => write!(f, "{}: {source}", file.display()),
+            Failure::DummyDevice => f.write_str(
+                "--dummy-weights are made on a GPU, with the head there: --device cuda, --head-device auto",
+            ),
+            Failure::DummyVocab { tokens, vocab } => write!(
+                f,
+                "--dummy-weights: a vocabulary of {vocab} tokens, but MODEL's tokenizer may give any of {tokens}"
+            ),
             Failure::GpuPrecision => {
                 f.write_str("--precision f32 is for CPUs; --device cpu computes in it")
             }
@@ -238,6 +253,8 @@ impl Error for Failure {
             Failure::Settings(error) => Some(error),
             Failure::Start { source, .. } => Some(&**source),
             Failure::Apart { .. }
+            | Failure::DummyDevice
+            | Failure::DummyVocab { .. }
             | Failure::GpuPrecision
             | Failure::Http { .. }
             | Failure::Measured { .. }

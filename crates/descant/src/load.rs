@@ -13,6 +13,7 @@ use descant_server::{Confidence, Desk, ModelDigests, ModelEcho, Names, Provenanc
 
 use crate::args::{self, Accept, Compute, Length};
 use crate::backend::{self, Device, Room};
+use crate::dummy::Dummy;
 use crate::embedded;
 use crate::failure::Failure;
 use crate::progress::Bars;
@@ -137,7 +138,27 @@ impl Loaded {
         settings: &Settings,
     ) -> Result<Loaded, Failure> {
         let release = release.into();
-        let Device { backend, head } = backend::load(&release, compute, room, settings)?;
+        let device = backend::load(&release, compute, room, settings)?;
+        Loaded::start(release, device, settings)
+    }
+
+    /// The same with weights of a shape alone; the release's are not loaded.
+    pub(crate) fn with_dummy(
+        release: Arc<Release>,
+        dummy: &Dummy,
+        compute: &Compute,
+        room: Room,
+        settings: &Settings,
+    ) -> Result<Loaded, Failure> {
+        let device = backend::load_dummy(dummy, compute, room, settings)?;
+        Loaded::start(release, device, settings)
+    }
+
+    fn start(
+        release: Arc<Release>,
+        Device { backend, head }: Device,
+        settings: &Settings,
+    ) -> Result<Loaded, Failure> {
         match Engine::start(backend, head, settings) {
             Ok(engine) => Ok(Loaded { release, engine }),
             Err(StartError::Settings(error)) => Err(Failure::Settings(error)),
@@ -150,6 +171,19 @@ impl Loaded {
                 source: format!("{other:?}").into(),
             }),
         }
+    }
+}
+
+/// The weights that stand in for a release's, if there are such; its tokenizer gives tokens that they know.
+pub(crate) fn dummy(shape: Option<&str>, release: &Release) -> Result<Option<Dummy>, Failure> {
+    let Some(shape) = shape else {
+        return Ok(None);
+    };
+    let dummy = Dummy::of(shape)?;
+    let (tokens, vocab) = (release.config().vocab, dummy.outline().config.vocab);
+    match tokens <= vocab {
+        true => Ok(Some(dummy)),
+        false => Err(Failure::DummyVocab { tokens, vocab }),
     }
 }
 
@@ -179,6 +213,11 @@ pub(crate) fn names(
         .or_else(|| size.name().map(str::to_owned))
         .unwrap_or_else(|| own.clone());
     Names::new(served, vec![own], size, any)
+}
+
+/// The name of weights that stand in for a release's: no other, so that every reply says what they are.
+pub(crate) fn dummy_name(dummy: &Dummy) -> Names {
+    Names::new(dummy.name(), Vec::new(), Size::Other, false)
 }
 
 /// The names of a model on the command line, where `-m` says which model is meant: whatever a request calls it.
@@ -230,6 +269,13 @@ pub(crate) fn provenance(backend: String, release: &Arc<Release>) -> Provenance 
             head: digests.head,
             tokenizer: digests.tokenizer,
         })
+    })
+}
+
+/// Where answers of weights that stand in for a release's come from: nothing that a receipt could name.
+pub(crate) fn dummy_provenance(backend: &str) -> Provenance {
+    Provenance::new(format!("{backend}, dummy weights"), || {
+        Err("the weights are no release's".to_owned())
     })
 }
 

@@ -24,6 +24,7 @@ mod batch;
 mod bench;
 mod compare;
 mod decide;
+mod dummy;
 mod embedded;
 mod encode;
 mod eval;

@@ -34,6 +34,7 @@ use self::tally::{Tally, peak_wanted, values};
 use self::truth::Truth;
 use crate::args::{Compute, Prove};
 use crate::backend::{self, Device, Room};
+use crate::dummy::Dummy;
 use crate::failure::Failure;
 use crate::load;
 use crate::meter::Meter;
@@ -62,7 +63,13 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
     let started = Instant::now();
     let place = load::place(args.model.model.as_deref())?;
     let release = Arc::new(place.release(args.model.clef.clef.as_deref())?);
-    release.require_head().map_err(Failure::NoHead)?;
+    let dummy = load::dummy(args.dummy.dummy_weights.as_deref(), &release)?;
+    match &dummy {
+        Some(dummy) => crate::say(&dummy.label()),
+        None => {
+            release.require_head().map_err(Failure::NoHead)?;
+        }
+    }
     let desk = load::desk(
         load::any_name(&place),
         release.tokenizer()?,
@@ -90,7 +97,10 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
             ..args.compute.clone()
         };
         let settings = settings_of_budget(room, threads_max);
-        let Device { backend, head } = backend::load(&release, &compute, room, &settings)?;
+        let Device { backend, head } = match &dummy {
+            Some(dummy) => backend::load_dummy(dummy, &compute, room, &settings)?,
+            None => backend::load(&release, &compute, room, &settings)?,
+        };
         Ok(House {
             rig: Rig::new(backend),
             head: head.expect("the release was asked for its head"),
@@ -99,7 +109,10 @@ pub(crate) fn run(args: &Prove) -> Result<(), Failure> {
     let mut proof = Proof::new(&cast, axes, args.comparisons, room.cache_bytes());
     proof.run(house)?;
     let run = Object::new()
-        .with("model", place.name())
+        .with(
+            "model",
+            dummy.as_ref().map_or_else(|| place.name(), Dummy::name),
+        )
         .with("records", cast.cases.len())
         .with("rows_max", cast.rows_max())
         .with("passes", proof.passes.end)

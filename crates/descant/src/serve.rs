@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use descant_engine::{Engine, Settings};
-use descant_release::{Release, Tokenizer};
+use descant_release::{ModelConfig, Release, Tokenizer};
 use descant_server::{
-    App, Card, ChatDesk, ChatTemplate, Front, Limits, Origins, Progress, Setup, Vocabulary,
-    make_way_for_connections, serve,
+    App, Card, ChatDesk, ChatTemplate, Front, Limits, Origins, Progress, Provenance, Setup,
+    Vocabulary, make_way_for_connections, serve,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::args::{LimitFlags, Serve};
 use crate::backend::{self, Room};
+use crate::dummy::Dummy;
 use crate::failure::Failure;
 use crate::keys::KeyRing;
 use crate::load::{self, Loaded};
@@ -125,17 +126,19 @@ async fn loaded(args: Serve, opened: Opened) -> Result<(Setup, Engine), Failure>
 fn setup(args: &Serve, opened: &Opened) -> Result<(Setup, Engine), Failure> {
     let place = load::place(args.model.model.as_deref())?;
     let release = Arc::new(place.release(args.model.clef.clef.as_deref())?);
-    let release = Arc::clone(opened.get_or_init(|| release));
-    let no_head = release
-        .require_head()
-        .err()
-        .map(|missing| missing.to_string());
-    let names = load::names(
-        &place,
-        release.config(),
-        args.served_name.clone(),
-        args.any_model,
-    );
+    let dummy = load::dummy(args.dummy.dummy_weights.as_deref(), &release)?;
+    let no_head = match &dummy {
+        None => release.require_head().err(),
+        Some(_) => None,
+    };
+    let no_head = no_head.map(|missing| missing.to_string());
+    let config = dummy
+        .as_ref()
+        .map_or_else(|| release.config(), |dummy| &dummy.outline().config);
+    let names = match &dummy {
+        Some(dummy) => load::dummy_name(dummy),
+        None => load::names(&place, config, args.served_name.clone(), args.any_model),
+    };
     let tokenizer = Arc::new(release.tokenizer()?);
     let room = Room::for_server(args);
     let settings = Settings {
@@ -144,20 +147,29 @@ fn setup(args: &Serve, opened: &Opened) -> Result<(Setup, Engine), Failure> {
         cache_bytes: room.cache_bytes(),
         ..Settings::default()
     };
-    let chat = chat_desk(args, &release, &tokenizer)?;
-    let Loaded { release, engine } = Loaded::new(release, &args.compute, room, &settings)?;
+    let chat = chat_desk(args, &release, config, &tokenizer)?;
+    let Loaded { release, engine } = match &dummy {
+        Some(dummy) => {
+            let release = Arc::clone(&release);
+            Loaded::with_dummy(release, dummy, &args.compute, room, &settings)?
+        }
+        None => {
+            let release = Arc::clone(opened.get_or_init(|| Arc::clone(&release)));
+            Loaded::new(release, &args.compute, room, &settings)?
+        }
+    };
     tracing::info!(model = names.served(), place = %place, "loaded");
     if let Some(missing) = &no_head {
         tracing::warn!(missing, "decisions will be refused");
     }
-    let provenance = load::provenance(backend::name(&args.compute), &release);
+    let (provenance, description) = told(args, &release, dummy.as_ref());
     if args.receipts
         && let Err(error) = provenance.digests()
     {
         tracing::warn!(error, "no receipts can be given");
     }
     let card = Card {
-        description: load::describe(&release),
+        description,
         length_max: args.length.max_length,
         loaded: SystemTime::now(),
     };
@@ -180,10 +192,20 @@ fn setup(args: &Serve, opened: &Opened) -> Result<(Setup, Engine), Failure> {
     Ok((setup, engine))
 }
 
+/// Where answers come from, and a sentence about the model.
+fn told(args: &Serve, release: &Arc<Release>, dummy: Option<&Dummy>) -> (Provenance, String) {
+    let backend = backend::name(&args.compute);
+    match dummy {
+        Some(dummy) => (load::dummy_provenance(&backend), dummy.label()),
+        None => (load::provenance(backend, release), load::describe(release)),
+    }
+}
+
 /// How conversations and texts are read, or why they are not.
 fn chat_desk(
     args: &Serve,
     release: &Release,
+    config: &ModelConfig,
     tokenizer: &Arc<Tokenizer>,
 ) -> Result<Result<ChatDesk, String>, Failure> {
     if args.no_chat {
@@ -198,7 +220,7 @@ fn chat_desk(
         tracing::warn!(missing, "chat will be refused");
     }
     let vocabulary = Arc::clone(tokenizer) as Arc<dyn Vocabulary>;
-    let (turn_ends, vocab) = (release.config().eos.clone(), release.config().vocab);
+    let (turn_ends, vocab) = (release.config().eos.clone(), config.vocab);
     let length_max = args.length.max_length;
     Ok(Ok(ChatDesk::new(
         vocabulary, template, turn_ends, vocab, length_max,

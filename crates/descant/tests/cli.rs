@@ -637,3 +637,39 @@ fn a_port_in_use_is_told_at_once() {
         "{message}"
     );
 }
+
+#[test]
+fn weights_without_a_release_need_a_gpu_and_keep_their_name() {
+    for command in ["serve", "prove"] {
+        let on_cpu = [command, "--dummy-weights", "clef-flash", "--device", "cpu"];
+        let output = run(&on_cpu, b"");
+        let notice = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{notice}");
+        assert!(
+            notice.contains("--dummy-weights") && notice.contains("--device cuda"),
+            "{notice}"
+        );
+    }
+    let small = repository("models/tiny-random");
+    let output = run(&["prove", "--dummy-weights", small.to_str().unwrap()], b"");
+    let notice = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{notice}");
+    assert!(notice.contains("MODEL's tokenizer may give"), "{notice}");
+    let output = run(&["prove", "--dummy-weights", "no-such-shape"], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no-such-shape"));
+    // Another name would hide what the answers are.
+    for flag in [
+        &["--served-name", "clef-flash"][..],
+        &["--any-model"],
+        &["--receipts"],
+    ] {
+        let output = run(
+            &[&["serve", "--dummy-weights", "clef-flash"], flag].concat(),
+            b"",
+        );
+        let notice = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{notice}");
+        assert!(notice.contains("--dummy-weights"), "{notice}");
+    }
+}

@@ -67,6 +67,16 @@ pub struct Outline {
 }
 
 impl Outline {
+    /// Of sizes alone, without files.
+    pub fn new(config: ModelConfig, head: Option<HeadConfig>) -> Outline {
+        Outline {
+            plan: LoadPlan::new("", &config, head.as_ref()),
+            config,
+            head,
+            prefix: "",
+        }
+    }
+
     /// Reads the config files of a directory; the head's is taken from `clef` if it is given.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Accept, Compute, Length, ModelFlag, mebibytes, piece_rows, positive};
+use super::{Accept, Compute, DummyFlag, Length, ModelFlag, mebibytes, piece_rows, positive};
 use crate::prove::{Cache, Company};
 
 /// Show that the same request gives the same bits, whatever else happens.
@@ -49,6 +49,8 @@ pub(crate) struct Prove {
     pub(crate) length: Length,
     #[command(flatten)]
     pub(crate) compute: Compute,
+    #[command(flatten)]
+    pub(crate) dummy: DummyFlag,
 }
 
 const COMPANY: [Company; 6] = [

@@ -3,9 +3,7 @@
 //! A floor is the larger of a part's operations at the rate of the largest product and its bytes at the rate of a copy, both
 //! measured first.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
@@ -15,19 +13,15 @@ use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind};
 use descant_model::{
     Backend, CHUNK_ROWS, Capacity, Defect, Head, HeadWeights, Pass, Segment, Slot,
 };
-use descant_release::{
-    AttentionConfig, Dtype, HeadConfig, LayerKind, LinearConfig, LoadError, LoadPlan, ModelConfig,
-    Outline, Part, Tensor,
-};
+use descant_release::{LayerKind, ModelConfig};
 
 use crate::args::BenchModel;
 use crate::backend::reads_own_rows;
+use crate::dummy::Dummy;
 use crate::failure::Failure;
 use crate::load;
 use crate::output::Output;
 
-/// Seed of random weights and tokens.
-const SEED: u32 = 1;
 /// Rows that streams have taken before their next tokens are timed.
 const CONTEXT: usize = 1024;
 /// Steps that are timed for each number of streams.
@@ -113,7 +107,11 @@ impl Machine {
             portable: false,
         };
         let (backend, head, what) = match &args.dummy_weights {
-            Some(shape) => dummy(shape, options, head_options)?,
+            Some(shape) => {
+                let dummy = Dummy::of(shape)?;
+                let (backend, head) = dummy.load(options, head_options)?;
+                (backend, Some(head), dummy.label())
+            }
             None => stored(args, options, head_options)?,
         };
         let title = format!(
@@ -361,16 +359,6 @@ impl Machine {
 /// A backend, the head beside it if there is one, and what they are.
 type Beside = (CudaBackend, Option<CudaHead>, String);
 
-/// Random weights of a shape.
-fn dummy(shape: &str, options: Options, head_options: HeadOptions) -> Result<Beside, Failure> {
-    let mut backend = CudaBackend::with_dummy_weights(self::shape(shape)?, options, SEED)?;
-    let config = head_shape(backend.config().hidden);
-    let source = Arc::new(DummyHead::new(backend.config(), &config));
-    let head = CudaHead::load_beside(&mut backend, &config, source, head_options, true)?;
-    let what = format!("{shape} with DUMMY WEIGHTS (seed {SEED}; its answers mean nothing)");
-    Ok((backend, Some(head), what))
-}
-
 /// A release's weights.
 fn stored(
     args: &BenchModel,
@@ -449,73 +437,6 @@ fn record(tokens: &[u32]) -> Encoded {
         questions: (0..QUESTIONS).map(question).collect(),
         truncated: 0,
         schema_start: start,
-    }
-}
-
-/// The published sizes of a head.
-fn head_shape(hidden: usize) -> HeadConfig {
-    HeadConfig {
-        hidden,
-        width: 1024,
-        routing_layers: 2,
-        layers: 4,
-        heads: 16,
-        feedforward: 4096,
-    }
-}
-
-/// Random weights of a head: maps that keep the size of what goes through them, norms of one.
-#[derive(Debug)]
-struct DummyHead {
-    /// Name, shape and bf16 bytes.
-    tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
-}
-
-impl DummyHead {
-    fn new(model: &ModelConfig, head: &HeadConfig) -> DummyHead {
-        let plan = LoadPlan::new("", model, Some(head));
-        let tensors = plan.part(Part::Head).map(|wanted| {
-            let inputs = wanted.shape.last().copied().unwrap_or(1);
-            let (scale, base) = match wanted.shape.len() {
-                2 => (1.0 / (inputs as f32).sqrt(), 0.0),
-                1 if wanted.name.ends_with("weight") => (0.0, 1.0),
-                _ => (0.1, 0.0),
-            };
-            let value = |index: usize| {
-                let hash = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-                let unit = hash as f32 / (1u64 << 23) as f32 - 1.0;
-                // The upper half of an f32 is a bf16.
-                let [_, _, low, high] = (base + scale * 1.7 * unit).to_le_bytes();
-                [low, high]
-            };
-            let bytes = (0..wanted.parameters()).flat_map(value).collect();
-            (wanted.name.clone(), (wanted.shape.clone(), bytes))
-        });
-        DummyHead {
-            tensors: tensors.collect(),
-        }
-    }
-}
-
-impl HeadWeights for DummyHead {
-    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
-        let missing = || LoadError::TensorMissing {
-            file: "dummy weights".into(),
-            name: name.to_owned(),
-            wanted: Vec::new(),
-        };
-        let (name, (shape, bytes)) = self.tensors.get_key_value(name).ok_or_else(missing)?;
-        Ok(Tensor {
-            name,
-            dtype: Dtype::BF16,
-            shape,
-            bytes,
-        })
-    }
-
-    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
-        // The backend has its rows.
-        self.tensor("lm_head.weight")
     }
 }
 
@@ -619,52 +540,6 @@ fn floor_ms(config: &ModelConfig, length: usize, ceilings: Ceilings) -> f64 {
     (flop / ceilings.product_tflops).max(2.0 * weights / ceilings.copy_tbps) / 1e9
 }
 
-/// A model's sizes by a name or a directory.
-fn shape(name: &str) -> Result<ModelConfig, Failure> {
-    match name {
-        "clef-flash" => Ok(clef([4096, 12_288, 32], [16, 4], 32)),
-        "clef" => Ok(clef([5120, 17_408, 64], [24, 4], 48)),
-        directory => Ok(Outline::open(Path::new(directory), None)?.config),
-    }
-}
-
-/// The two published shapes, which share most sizes.
-fn clef(
-    [hidden, intermediate, layers]: [usize; 3],
-    [heads, kv_heads]: [usize; 2],
-    value_heads: usize,
-) -> ModelConfig {
-    let kind = |layer: usize| match layer % 4 {
-        3 => LayerKind::FullAttention,
-        _ => LayerKind::LinearAttention,
-    };
-    ModelConfig {
-        hidden,
-        intermediate,
-        vocab: 248_320,
-        layers: (0..layers).map(kind).collect(),
-        attention: AttentionConfig {
-            heads,
-            kv_heads,
-            head_dim: 256,
-            rotary_dims: 64,
-            rope_theta: 1e7,
-            mrope_section: [11, 11, 10],
-        },
-        linear: LinearConfig {
-            key_heads: 16,
-            value_heads,
-            key_dim: 128,
-            value_dim: 128,
-            conv_kernel: 4,
-        },
-        norm_eps: 1e-6,
-        tied: false,
-        positions_max: 262_144,
-        eos: Vec::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -677,7 +552,7 @@ mod tests {
             copy_tbps: 1e9,
         };
         for (name, gflop) in [("clef-flash", 13.84), ("clef", 48.70)] {
-            let found = floor_ms(&shape(name).unwrap(), 64, ceilings) / 64.0;
+            let found = floor_ms(&Dummy::of(name).unwrap().outline().config, 64, ceilings) / 64.0;
             // The mixers add a little to the linear maps.
             assert!(
                 found > gflop && found < gflop * 1.02,
