@@ -7,7 +7,7 @@ use descant_release::{
     AttentionConfig, Dtype, LayerKind, LinearConfig, ModelConfig, Release, Tensor,
 };
 
-use crate::driver::{Arena, Block, Gpu};
+use crate::driver::{Arena, Block, Gpu, Staging};
 use crate::error::CudaError;
 use crate::launch::Kernels;
 
@@ -149,7 +149,11 @@ impl Weights {
         release: &Release,
     ) -> Result<Weights, CudaError> {
         let mut store = Store::new(gpu, config)?;
-        let reader = Reader { gpu, release };
+        let mut reader = Reader {
+            gpu,
+            release,
+            staging: Staging::new(gpu)?,
+        };
         let vocab = config.vocab.next_multiple_of(8);
         let embedding = store.linear(vocab, config.hidden);
         reader.rows(&embedding, 0, &release.embedding()?)?;
@@ -278,11 +282,12 @@ impl Store {
 struct Reader<'a> {
     gpu: &'a Gpu,
     release: &'a Release,
+    staging: Staging<'a>,
 }
 
 impl Reader<'_> {
     fn layer(
-        &self,
+        &mut self,
         config: &ModelConfig,
         layer: usize,
         weights: &LayerWeights,
@@ -364,7 +369,7 @@ impl Reader<'_> {
     }
 
     /// Linear maps one below the other.
-    fn stack(&self, to: &Linear, at: &str, names: &[&str]) -> Result<(), CudaError> {
+    fn stack(&mut self, to: &Linear, at: &str, names: &[&str]) -> Result<(), CudaError> {
         let mut row = 0;
         for name in names {
             let tensor = self
@@ -377,19 +382,20 @@ impl Reader<'_> {
     }
 
     /// A tensor's rows from row `row` of a map on.
-    fn rows(&self, to: &Linear, row: usize, tensor: &Tensor<'_>) -> Result<(), CudaError> {
+    fn rows(&mut self, to: &Linear, row: usize, tensor: &Tensor<'_>) -> Result<(), CudaError> {
         let block = to
             .weight
             .part(row * to.inputs..row * to.inputs + tensor.len());
-        with_bytes(tensor, |from| self.gpu.upload_bytes(&block, from))
+        with_bytes(tensor, |from| self.staging.upload(&block, from))
     }
 
     /// A tensor's rows in turns of 8, of which this is the first (0) or the second (1) of two.
-    fn turns(&self, to: &Linear, turn: usize, tensor: &Tensor<'_>) -> Result<(), CudaError> {
+    fn turns(&mut self, to: &Linear, turn: usize, tensor: &Tensor<'_>) -> Result<(), CudaError> {
         let eight = 8 * to.inputs;
         let block = to.weight.part(turn * eight..to.weight.len());
         with_bytes(tensor, |from| {
-            self.gpu.upload_lines(&block, from, 2 * eight, 4 * eight)
+            self.staging
+                .upload_lines(&block, from, 2 * eight, 4 * eight)
         })
     }
 }

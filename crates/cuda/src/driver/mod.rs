@@ -2,11 +2,14 @@
 //!
 //! `unsafe` is needed because the driver is a C library. The safe side guarantees: a [`Block`] keeps its [`Allocation`]
 //! alive and was cut from it with its bounds checked; every copy checks lengths before it names addresses; work and copies
-//! go to one stream, so they happen in the order of the calls, and a copy to host memory has ended when the call returns.
+//! go to one stream, so they happen in the order of the calls, and a copy to host memory has ended when the call returns;
+//! copies from pinned memory, which go on after their call, are [`staging`]'s alone.
 //! A launch is `unsafe` to its caller, in `crate::launch`, which answers for the kernel's arguments. Tested on a device by
 //! `crate::tests`.
 //!
 //! The library is opened when [`Gpu::open`] is first called, and its absence is an error like any other.
+
+mod staging;
 
 use std::ffi::{CString, c_void};
 use std::fmt;
@@ -17,6 +20,8 @@ use std::sync::Arc;
 use cudarc::driver::{DriverError, result, sys};
 
 use crate::error::CudaError;
+
+pub(crate) use self::staging::Staging;
 
 /// Bytes that every block begins at a multiple of; the copy engine asks for 128.
 const ALIGNMENT: usize = 256;
@@ -158,17 +163,6 @@ impl Gpu {
             .map_err(|error| failed("a copy to the device", error))
     }
 
-    /// Copies the bytes of bf16 values to the device, without gaps.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub(crate) fn upload_bytes(&self, to: &Block<u16>, from: &[u8]) -> Result<(), CudaError> {
-        assert_eq!(to.bytes(), from.len(), "a copy of equal lengths");
-        // SAFETY: as in `upload`.
-        unsafe { result::memcpy_htod_async(to.address, from, self.stream) }
-            .map_err(|error| failed("a copy to the device", error))
-    }
-
     /// Copies bytes to the device in `lines` pieces of `width` bytes, `pitch` bytes apart there and without gaps here.
     ///
     /// # Panics
@@ -277,7 +271,7 @@ impl Gpu {
 
     /// # Safety
     /// Every line that `copy` names lies inside memory that is valid until the stream has done it; host memory to be read
-    /// is pageable, so that it is staged before the call returns.
+    /// is pageable, so that it is staged before the call returns, or is not written until the stream has read it.
     unsafe fn copy_lines(&self, copy: &sys::CUDA_MEMCPY2D) -> Result<(), CudaError> {
         // SAFETY: the caller's.
         unsafe { sys::cuMemcpy2DAsync_v2(copy, self.stream) }
@@ -664,6 +658,67 @@ impl Drop for Allocation {
             // SAFETY: `Arena::new` allocated it; the driver waits for work that uses it.
             let _ = unsafe { result::free_sync(self.address) };
         }
+    }
+}
+
+/// Host memory that the device copies to and from without a detour.
+pub(crate) struct Pinned<T> {
+    context: Arc<Context>,
+    address: *mut T,
+    len: usize,
+}
+
+// SAFETY: it is memory that nobody else has.
+unsafe impl<T: Send> Send for Pinned<T> {}
+// SAFETY: as for `Send`; what it holds is reached through `&mut` alone.
+unsafe impl<T: Sync> Sync for Pinned<T> {}
+
+impl<T: Plain> Pinned<T> {
+    /// Allocates `len` values, all zero.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn new(gpu: &Gpu, len: usize) -> Result<Pinned<T>, CudaError> {
+        gpu.bind()?;
+        let bytes = (len * size_of::<T>()).max(1);
+        // SAFETY: the context is the thread's; the drop frees what this gives.
+        let address = unsafe { result::malloc_host(bytes, 0) }
+            .map_err(|error| failed("pinned memory", error))?;
+        // SAFETY: `address` has `bytes` bytes, and nobody else has it.
+        unsafe { std::ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
+        Ok(Pinned {
+            context: Arc::clone(&gpu.context),
+            address: address.cast(),
+            len,
+        })
+    }
+
+    /// The first `len` values.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    fn values(&mut self, len: usize) -> &mut [T] {
+        assert!(len <= self.len, "pinned memory for all values");
+        // SAFETY: the driver aligns to pages; `new` wrote all values, and any bits are one; `&mut self` keeps others out.
+        unsafe { std::slice::from_raw_parts_mut(self.address, len) }
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: `new` allocated it; copies into it have ended when their calls returned, and who copies from it waits for
+            // them before.
+            let _ = unsafe { result::free_host(self.address.cast()) };
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pinned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
