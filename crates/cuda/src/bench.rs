@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use descant_model::Segment;
+use descant_model::{Choice, Segment};
 
 use crate::backend::CudaBackend;
 use crate::driver::{Arena, Block, Gpu, Mark};
@@ -96,6 +96,26 @@ impl CudaBackend {
         let (profile, start) = (Profile::default(), self.gpu.mark()?);
         self.run_round(round, Some(&profile))?;
         profile.times(&start)
+    }
+
+    /// Chooses tokens as [`descant_model::Backend::sample`] does, and times the choice alone, in milliseconds: from the logits on
+    /// the device to the ids in host memory.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// As [`descant_model::Backend::sample`].
+    pub fn time_choices(&self, rows: &[usize], choices: &[Choice<'_>]) -> Result<f64, CudaError> {
+        let mut ms = 0.0;
+        self.draw_by(rows, choices, |draw| {
+            self.gpu.wait()?;
+            let start = self.gpu.mark()?;
+            let tokens = draw()?;
+            ms += start.ms_until(&self.gpu.mark()?)?;
+            Ok(tokens)
+        })?;
+        Ok(ms)
     }
 
     /// Measures the ceilings, in memory of its own that is given back.

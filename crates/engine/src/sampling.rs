@@ -1,17 +1,18 @@
 //! Logits into tokens: a pure function of the logits, the parameters, the tokens so far, the seed and the position.
 //!
-//! The steps, in order: bias and penalties on the logits, the constraint's mask, `top_k`, temperature, `top_p`, `min_p`,
-//! one draw. Tokens are ranked by logit, equal ones by id. The draw inverts the cumulative sum of the kept tokens'
-//! weights `exp((logit - greatest) / temperature)`, summed in f64 in the order of their ids; its random number is a
-//! function of the seed and the token's position. At temperature 0 the first-ranked token is taken.
+//! The steps, in order: bias and penalties on the logits, the constraint's mask, then `top_k`, temperature, `top_p`,
+//! `min_p` and one draw, which [`mod@descant_model::choice`] defines. The draw's random number is a function of the seed and the
+//! token's position. A backend that can draws where the logits are; a stream that needs them itself, for log-probabilities or
+//! a constraint, draws here.
 //!
 //! Log-probabilities that are reported are those of the model: of the logits before bias, penalties and temperature.
 
 mod philox;
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::fmt;
+
+use descant_model::choice::{self, ranked};
+use descant_model::{ADJUSTMENTS_MAX, Adjustment, Choice};
 
 use crate::EngineError;
 
@@ -79,17 +80,18 @@ pub struct Token {
 pub(crate) struct Sampler {
     sampling: Sampling,
     constraint: Option<Box<dyn Constraint>>,
-    /// How often the stream gave each token.
-    given: BTreeMap<u32, u32>,
+    adjusted: Adjusted,
     /// Tokens that the stream gave.
     count: u64,
 }
 
-/// A token with its logit or its weight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Ranked<T> {
-    id: u32,
-    value: T,
+/// What bias and penalties do to logits.
+#[derive(Default)]
+struct Adjusted {
+    /// Ids ascending.
+    list: Vec<Adjustment>,
+    /// Of each, how often the stream gave it, if that matters.
+    given: Vec<u32>,
 }
 
 impl fmt::Debug for Sampler {
@@ -150,11 +152,36 @@ impl Sampling {
 impl Sampler {
     /// A sampler at the start of a stream.
     pub(crate) fn new(sampling: Sampling, constraint: Option<Box<dyn Constraint>>) -> Sampler {
-        Sampler {
+        let mut sampler = Sampler {
+            adjusted: Adjusted::default(),
             sampling,
             constraint,
-            given: BTreeMap::new(),
             count: 0,
+        };
+        for (id, bias) in &sampler.sampling.bias {
+            sampler.adjusted.of(*id).0.add += bias;
+        }
+        sampler
+    }
+
+    /// The choice of the next token, if it needs the logits alone and may be the device's: a stream that reports
+    /// log-probabilities or is bound to a grammar needs more, and so does one that changed very many logits.
+    ///
+    /// It depends on the stream's parameters and its own tokens, never on company, so a request goes one way always.
+    pub(crate) fn device_choice(&self) -> Option<Choice<'_>> {
+        let needs_logits = self.sampling.logprobs.is_some()
+            || self.constraint.is_some()
+            || self.adjusted.list.len() > ADJUSTMENTS_MAX;
+        (!needs_logits).then(|| self.choice())
+    }
+
+    /// Takes the token that the device chose.
+    pub(crate) fn next_chosen(&mut self, id: u32) -> Token {
+        self.take(id);
+        Token {
+            id,
+            logprob: None,
+            top: Vec::new(),
         }
     }
 
@@ -162,16 +189,16 @@ impl Sampler {
     ///
     /// Gives `None` if a logit is NaN or positive infinity, or none is finite: the weights are damaged or overflow.
     pub(crate) fn next(&mut self, logits: &mut [f32]) -> Option<Token> {
-        if logits
-            .iter()
-            .any(|logit| logit.is_nan() || *logit == f32::INFINITY)
-        {
+        if !choice::are_sound(logits) {
             return None;
         }
         let report = self.sampling.logprobs.map(|count| report(logits, count));
         let plain = report.as_ref().map(|_| logits.to_vec());
-        self.adjust(logits);
-        let id = self.choose(logits)?;
+        self.choice().adjust(logits);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(logits);
+        }
+        let id = self.choice().choose(logits)?;
         self.take(id);
         let (log_sum, top) = report.unwrap_or_default();
         Some(Token {
@@ -181,37 +208,8 @@ impl Sampler {
         })
     }
 
-    /// Applies bias, penalties and the constraint.
-    fn adjust(&mut self, logits: &mut [f32]) {
-        for (id, bias) in &self.sampling.bias {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit += bias;
-            }
-        }
-        let Sampling {
-            presence_penalty,
-            frequency_penalty,
-            ..
-        } = self.sampling;
-        for (id, count) in &self.given {
-            logits[*id as usize] -= presence_penalty + frequency_penalty * *count as f32;
-        }
-        if let Some(constraint) = &mut self.constraint {
-            constraint.mask(logits);
-        }
-    }
-
-    /// Notes that a token was chosen.
-    fn take(&mut self, id: u32) {
-        *self.given.entry(id).or_default() += 1;
-        self.count += 1;
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(id);
-        }
-    }
-
-    /// The id of the next token, for logits that bias and penalties were applied to.
-    fn choose(&self, logits: &[f32]) -> Option<u32> {
+    /// How the next token is chosen.
+    fn choice(&self) -> Choice<'_> {
         let Sampling {
             temperature,
             top_p,
@@ -220,135 +218,70 @@ impl Sampler {
             seed,
             ..
         } = self.sampling;
-        let best = *top(logits, 1).first()?;
-        if temperature == 0.0 || top_k == 1 {
-            return Some(best.id);
+        Choice {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            number: philox::uniform(seed, self.count),
+            adjustments: &self.adjusted.list,
         }
-        let ranked = if top_k == 0 {
-            all(logits)
-        } else {
-            top(logits, top_k)
+    }
+
+    /// Notes that a token was chosen.
+    fn take(&mut self, id: u32) {
+        let Sampling {
+            presence_penalty,
+            frequency_penalty,
+            ..
+        } = self.sampling;
+        if presence_penalty != 0.0 || frequency_penalty != 0.0 {
+            let (adjustment, given) = self.adjusted.of(id);
+            *given += 1;
+            adjustment.subtract = presence_penalty + frequency_penalty * *given as f32;
+        }
+        self.count += 1;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(id);
+        }
+    }
+}
+
+impl Adjusted {
+    /// A token's adjustment and how often the stream gave it; the first time one that changes nothing.
+    fn of(&mut self, id: u32) -> (&mut Adjustment, &mut u32) {
+        let at = match self.list.binary_search_by_key(&id, |other| other.id) {
+            Ok(at) => at,
+            Err(at) => {
+                let nothing = Adjustment {
+                    id,
+                    add: 0.0,
+                    subtract: 0.0,
+                };
+                self.list.insert(at, nothing);
+                self.given.insert(at, 0);
+                at
+            }
         };
-        let weight = |logit: f32| (f64::from(logit - best.value) / f64::from(temperature)).exp();
-        let mut kept: Vec<Ranked<f64>> = ranked
-            .into_iter()
-            .map(|Ranked { id, value }| Ranked {
-                id,
-                value: weight(value),
-            })
-            .collect();
-        cut_top_p(&mut kept, f64::from(top_p));
-        // The greatest weight is 1.
-        kept.retain(|token| token.value >= f64::from(min_p));
-        kept.sort_unstable_by_key(|token| token.id);
-        Some(draw(&kept, philox::uniform(seed, self.count)))
+        (&mut self.list[at], &mut self.given[at])
     }
-}
-
-/// The tokens that are possible at all, in the order of their ids.
-fn all(logits: &[f32]) -> Vec<Ranked<f32>> {
-    let possible = |(id, value): (usize, &f32)| {
-        (*value > f32::NEG_INFINITY).then_some(Ranked {
-            id: id as u32,
-            value: *value,
-        })
-    };
-    logits.iter().enumerate().filter_map(possible).collect()
-}
-
-/// The `count` first-ranked tokens that are possible at all, first-ranked first.
-fn top(logits: &[f32], count: usize) -> Vec<Ranked<f32>> {
-    let count = count.min(logits.len());
-    if count == 0 {
-        return Vec::new();
-    }
-    let mut best: Vec<Ranked<f32>> = Vec::with_capacity(2 * count);
-    // No token from here on that is not above the bar can be among the best: an equal one has a greater id.
-    let mut bar = f32::NEG_INFINITY;
-    for (id, value) in logits.iter().copied().enumerate() {
-        if value > bar {
-            best.push(Ranked {
-                id: id as u32,
-                value,
-            });
-            if best.len() == 2 * count {
-                best.select_nth_unstable_by(count - 1, rank);
-                best.truncate(count);
-                bar = best[count - 1].value;
-            }
-        }
-    }
-    best.sort_unstable_by(rank);
-    best.truncate(count);
-    best
-}
-
-/// Greater values first, equal ones in the order of their ids.
-fn rank<T: PartialOrd>(a: &Ranked<T>, b: &Ranked<T>) -> Ordering {
-    let by_value = b
-        .value
-        .partial_cmp(&a.value)
-        .expect("values were checked for NaN");
-    by_value.then(a.id.cmp(&b.id))
-}
-
-/// Keeps the first-ranked tokens whose weights reach the share `top_p` of the sum. `kept` comes in the order of ids or
-/// of rank and leaves in the order of rank if it was cut.
-fn cut_top_p(kept: &mut Vec<Ranked<f64>>, top_p: f64) {
-    if top_p >= 1.0 {
-        return;
-    }
-    let goal = top_p * kept.iter().map(|token| token.value).sum::<f64>();
-    let mut mass = 0.0;
-    let mut ranked = 0;
-    // Few tokens hold most of the mass, so the list is sorted from its front only as far as needed.
-    while ranked < kept.len() {
-        let block = (4 * ranked).max(256).min(kept.len() - ranked);
-        let rest = &mut kept[ranked..];
-        if block < rest.len() {
-            rest.select_nth_unstable_by(block - 1, rank);
-        }
-        rest[..block].sort_unstable_by(rank);
-        for index in ranked..ranked + block {
-            mass += kept[index].value;
-            if mass >= goal {
-                kept.truncate(index + 1);
-                return;
-            }
-        }
-        ranked += block;
-    }
-}
-
-/// The token at the share `number` of the cumulative sum. `kept` is not empty; `number` lies in `[0, 1)`.
-fn draw(kept: &[Ranked<f64>], number: f64) -> u32 {
-    let goal = number * kept.iter().map(|token| token.value).sum::<f64>();
-    let mut mass = 0.0;
-    for token in kept {
-        mass += token.value;
-        if mass > goal {
-            return token.id;
-        }
-    }
-    // Not reached: the last mass is the sum itself, and the goal is below it.
-    kept[kept.len() - 1].id
 }
 
 /// The logarithm of the sum of all exponentials, and the `count` most probable tokens with their log-probabilities.
 fn report(logits: &[f32], count: usize) -> (f64, Vec<(u32, f32)>) {
-    let Some(best) = top(logits, 1).first().copied() else {
+    let Some(best) = ranked(logits, 1).first().copied() else {
         return (f64::NEG_INFINITY, Vec::new());
     };
-    let greatest = f64::from(best.value);
+    let greatest = f64::from(best.logit);
     let sum: f64 = logits
         .iter()
         .map(|logit| (f64::from(*logit) - greatest).exp())
         .sum();
     let log_sum = greatest + sum.ln();
-    let tokens = top(logits, count);
+    let tokens = ranked(logits, count);
     let reported = tokens
         .iter()
-        .map(|token| (token.id, logprob(token.value, log_sum)));
+        .map(|token| (token.id, logprob(token.logit, log_sum)));
     (log_sum, reported.collect())
 }
 
@@ -438,32 +371,6 @@ mod tests {
     fn min_p_counts_from_the_most_probable() {
         let wanted = [0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0];
         assert_shares(&shares(&four(), |s| s.min_p = 0.49), &wanted);
-    }
-
-    #[test]
-    fn top_p_over_a_long_list_equals_a_full_sort() {
-        // 2000 tokens, logits spread by a multiplicative hash, so that several blocks are sorted.
-        let hash = |id: u32| id.wrapping_mul(2_654_435_761) >> 8;
-        let logits: Vec<f32> = (0..2000).map(|id| hash(id) as f32 / 1e7).collect();
-        let mut kept: Vec<_> = all(&logits)
-            .into_iter()
-            .map(|token| Ranked {
-                id: token.id,
-                value: f64::from(token.value).exp(),
-            })
-            .collect();
-        let mut sorted = kept.clone();
-        sorted.sort_by(rank);
-        let goal = 0.9 * kept.iter().map(|token| token.value).sum::<f64>();
-        let mut mass = 0.0;
-        let below = sorted.iter().take_while(|token| {
-            mass += token.value;
-            mass < goal
-        });
-        let count = below.count() + 1;
-        cut_top_p(&mut kept, 0.9);
-        assert!(count > 1280, "{count} tokens do not need a third block");
-        assert_eq!(kept, sorted[..count]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use descant_release::ModelConfig;
 
-use crate::Defect;
+use crate::{Choice, Defect};
 
 /// Rows of a chunk of the delta rule; pieces of a prompt start at multiples of it, so that a prompt's chunks do not
 /// depend on how it was cut.
@@ -145,6 +145,27 @@ pub trait Backend: Send {
     /// # Panics
     /// If a row was not in the last round or `out` has another length.
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect>;
+
+    /// Chooses the next tokens of some rows of the last round, as [`Choice::adjust`] and [`Choice::choose`] would from what
+    /// [`Backend::logits`] shows, and spares the logits' copy. Of each row the id; none where a logit is NaN or positive
+    /// infinity or the greatest, adjusted, is not finite.
+    ///
+    /// The device may round its sums otherwise than the host, but like everything of a row the token depends on the row and its
+    /// choice alone. `None` if the backend has no such way; it is then the same for every row.
+    ///
+    /// # Errors
+    /// A [`Defect`] of the device.
+    ///
+    /// # Panics
+    /// If a row was not in the last round, or the lists differ in length, or a choice breaks the rules of [`Choice`].
+    fn sample(
+        &mut self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+    ) -> Result<Option<Vec<Option<u32>>>, Defect> {
+        let _ = (rows, choices);
+        Ok(None)
+    }
 
     /// Copies a slot's states, and its KV rows from `from` on, out of the slot. The slot stands at a multiple of
     /// [`CHUNK_ROWS`] rows that prefill alone computed.

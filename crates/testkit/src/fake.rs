@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
 use descant_model::{
-    Backend, CHUNK_ROWS, Capacity, Defect, Head, HeadRun, Pass, Saved, Segment, Slot,
+    Adjustment, Backend, CHUNK_ROWS, Capacity, Choice, Defect, Head, HeadRun, Pass, Saved, Segment,
+    Slot,
 };
 use descant_release::{AttentionConfig, LayerKind, LinearConfig, ModelConfig};
 
@@ -36,6 +37,15 @@ pub enum Call {
     Save(Slot, Range<usize>),
 }
 
+/// What a [`FakeBackend`] was asked of a round's rows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    /// [`Backend::logits`] of rows.
+    Logits(Vec<usize>),
+    /// [`Backend::sample`]: of each row what its choice adjusts.
+    Sample(Vec<(usize, Vec<Adjustment>)>),
+}
+
 /// What a [`FakeBackend`] or a [`FakeHead`] is told to do, and what it did. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Script(Arc<Mutex<ScriptState>>);
@@ -43,6 +53,9 @@ pub struct Script(Arc<Mutex<ScriptState>>);
 #[derive(Debug, Default)]
 struct ScriptState {
     calls: Vec<Call>,
+    asked: Vec<Asked>,
+    /// What every choice comes to.
+    fixed_token: Option<u32>,
     /// What befalls the next calls, first to last.
     mishaps: VecDeque<Option<Mishap>>,
     /// Decisions begun and not yet dropped.
@@ -82,6 +95,17 @@ impl Script {
     /// The calls so far; they are forgotten here.
     pub fn take_calls(&self) -> Vec<Call> {
         self.with(|state| std::mem::take(&mut state.calls))
+    }
+
+    /// What was asked of rounds so far; it is forgotten here.
+    pub fn take_asked(&self) -> Vec<Asked> {
+        self.with(|state| std::mem::take(&mut state.asked))
+    }
+
+    /// Lets every [`Backend::sample`] to come choose this token, whatever the logits: a client who gets it got the
+    /// backend's choice.
+    pub fn fix_token(&self, id: u32) {
+        self.with(|state| state.fixed_token = Some(id));
     }
 
     /// Decisions begun and not yet dropped.
@@ -200,6 +224,16 @@ impl FakeBackend {
         };
     }
 
+    fn fill_logits(&self, rows: &[usize], out: &mut [f32]) {
+        assert_eq!(out.len(), rows.len() * VOCAB);
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(VOCAB)) {
+            let hash = fold(SEED, &self.round[*row]);
+            for (id, logit) in (0u64..).zip(out) {
+                *logit = 4.0 * float(mix(hash, &[id]));
+            }
+        }
+    }
+
     fn check(&self, round: &[Segment<'_>]) {
         let rows: usize = round.iter().map(|segment| segment.tokens.len()).sum();
         assert!(
@@ -268,14 +302,38 @@ impl Backend for FakeBackend {
     }
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
-        assert_eq!(out.len(), rows.len() * VOCAB);
-        for (row, out) in rows.iter().zip(out.chunks_exact_mut(VOCAB)) {
-            let hash = fold(SEED, &self.round[*row]);
-            for (id, logit) in (0u64..).zip(out) {
-                *logit = 4.0 * float(mix(hash, &[id]));
-            }
-        }
+        self.script
+            .with(|state| state.asked.push(Asked::Logits(rows.to_vec())));
+        self.fill_logits(rows, out);
         Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+    ) -> Result<Option<Vec<Option<u32>>>, Defect> {
+        assert_eq!(rows.len(), choices.len(), "a choice for each row");
+        let adjustments = choices.iter().map(|choice| choice.adjustments.to_vec());
+        let asked = rows.iter().copied().zip(adjustments).collect();
+        let fixed = self.script.with(|state| {
+            state.asked.push(Asked::Sample(asked));
+            state.fixed_token
+        });
+        let vocab = self.config.vocab;
+        let mut logits = vec![0.0; rows.len() * vocab];
+        self.fill_logits(rows, &mut logits);
+        let rows = logits.chunks_exact_mut(vocab).zip(choices);
+        let choose = |(logits, choice): (&mut [f32], &Choice<'_>)| {
+            let rising = choice
+                .adjustments
+                .windows(2)
+                .all(|pair| pair[0].id < pair[1].id);
+            assert!(rising, "ids ascend, each once");
+            choice.adjust(logits);
+            fixed.or_else(|| choice.choose(logits))
+        };
+        Ok(Some(rows.map(choose).collect()))
     }
 
     fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {

@@ -5,6 +5,7 @@ use descant_release::ModelConfig;
 
 use super::plan::Lists;
 use super::round::Buffers;
+use super::sampling::SampleRoom;
 use super::slots::Slots;
 use super::weights::Weights;
 
@@ -30,5 +31,6 @@ pub fn memory(config: &ModelConfig, capacity: Capacity) -> Vec<MemoryItem> {
         item("recurrent states", Slots::state_bytes(config, capacity)),
         item("activations of a round", Buffers::bytes(config, capacity)),
         item("lists of a round", Lists::bytes(capacity)),
+        item("choice of tokens", SampleRoom::bytes(config.vocab)),
     ]
 }

@@ -4,11 +4,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use descant_model::{Backend, CHUNK_ROWS, Capacity, Defect, KeptRows, Pass, Saved, Segment, Slot};
+use descant_model::{
+    Backend, CHUNK_ROWS, Capacity, Choice, Defect, KeptRows, Pass, Saved, Segment, Slot,
+};
 use descant_release::{ModelConfig, Release};
 
 use crate::bench::Profile;
-use crate::driver::{Block, Gpu, Graph};
+use crate::driver::{Block, Gpu, Graph, Pinned};
 use crate::error::CudaError;
 use crate::head::{Kept, Staging};
 use crate::launch::{Kernels, Product};
@@ -16,6 +18,7 @@ use crate::launch::{Kernels, Product};
 mod memory;
 mod plan;
 mod round;
+pub(crate) mod sampling;
 mod slots;
 mod snapshot;
 mod weights;
@@ -23,6 +26,7 @@ mod weights;
 pub use memory::{MemoryItem, memory};
 use plan::{DecodeForm, Lists, Plan};
 use round::{Buffers, Round};
+use sampling::{SampleRoom, Tokens};
 use slots::Slots;
 use snapshot::Snapshot;
 use weights::Weights;
@@ -52,6 +56,9 @@ pub struct CudaBackend {
     pub(crate) slots: Slots,
     pub(crate) buffers: Buffers,
     lists: Lists,
+    sample_room: SampleRoom,
+    /// Where logits of one product are copied to.
+    pinned: Pinned<u16>,
     pub(crate) kernels: Kernels,
     pub(crate) gpu: Gpu,
     config: ModelConfig,
@@ -104,6 +111,11 @@ impl CudaBackend {
         let slots = Slots::new(&gpu, &config, capacity)?;
         let buffers = Buffers::new(&gpu, &config, capacity)?;
         let lists = Lists::new(&gpu, capacity)?;
+        let sample_room = SampleRoom::new(&gpu, config.vocab)?;
+        let pinned = Pinned::new(
+            &gpu,
+            buffers.logits_rows() * config.vocab.next_multiple_of(8),
+        )?;
         let weights = weights(&gpu, &kernels, &config)?;
         gpu.wait()?;
         Ok(CudaBackend {
@@ -112,6 +124,8 @@ impl CudaBackend {
             slots,
             buffers,
             lists,
+            sample_room,
+            pinned,
             kernels,
             gpu,
             config,
@@ -232,49 +246,75 @@ impl CudaBackend {
         Ok(())
     }
 
-    fn read_logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), CudaError> {
-        let (hidden, vocab, padded) = (
-            self.config.hidden,
-            self.config.vocab,
-            self.weights.lm_head.outputs,
-        );
-        assert_eq!(out.len(), rows.len() * vocab, "out is [rows, vocab]");
+    /// Queues the logits of at most [`Buffers::logits_rows`] rows; gives them, `[rows, padded vocab]`.
+    fn queue_logits(&self, rows: &[usize]) -> Result<Block<u16>, CudaError> {
+        let (hidden, padded) = (self.config.hidden, self.weights.lm_head.outputs);
+        let ids: Vec<i32> = rows
+            .iter()
+            .map(|row| i32::try_from(*row).expect("a row of the round"))
+            .collect();
+        let list = self.lists.picks(&self.gpu, &ids)?;
+        let (picked, logits) = (&self.buffers.picked, &self.buffers.logits);
+        self.kernels
+            .rows
+            .gather(&self.gpu, &self.buffers.normed, &list, picked, hidden)?;
+        let product = Product {
+            x: picked,
+            weight: &self.weights.lm_head.weight,
+            out: logits,
+            rows: rows.len(),
+            inputs: hidden,
+            outputs: padded,
+            swiglu: false,
+        };
+        self.kernels.gemm.run(&self.gpu, product)?;
+        Ok(logits.part(0..rows.len() * padded))
+    }
+
+    fn check_rows(&self, rows: &[usize]) {
         assert!(
             rows.iter().all(|row| *row < self.rows),
             "a row that was not in the last round"
         );
+    }
+
+    fn read_logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), CudaError> {
+        let (vocab, padded) = (self.config.vocab, self.weights.lm_head.outputs);
+        assert_eq!(out.len(), rows.len() * vocab, "out is [rows, vocab]");
+        self.check_rows(rows);
         self.gpu.bind()?;
-        let mut bits = vec![0; rows.len().min(self.buffers.logits_rows()) * padded];
-        for (rows, out) in rows
-            .chunks(self.buffers.logits_rows())
-            .zip(out.chunks_mut(self.buffers.logits_rows() * vocab))
-        {
-            let ids: Vec<i32> = rows
-                .iter()
-                .map(|row| i32::try_from(*row).expect("a row of the round"))
-                .collect();
-            let list = self.lists.picks(&self.gpu, &ids)?;
-            let (picked, logits) = (&self.buffers.picked, &self.buffers.logits);
-            self.kernels
-                .rows
-                .gather(&self.gpu, &self.buffers.normed, &list, picked, hidden)?;
-            let product = Product {
-                x: picked,
-                weight: &self.weights.lm_head.weight,
-                out: logits,
-                rows: rows.len(),
-                inputs: hidden,
-                outputs: padded,
-                swiglu: false,
-            };
-            self.kernels.gemm.run(&self.gpu, product)?;
-            let bits = &mut bits[..rows.len() * padded];
-            self.gpu.download(&logits.part(0..bits.len()), bits)?;
+        let at_once = self.buffers.logits_rows();
+        for (rows, out) in rows.chunks(at_once).zip(out.chunks_mut(at_once * vocab)) {
+            let logits = self.queue_logits(rows)?;
+            let bits = self.gpu.download_pinned(&logits, &mut self.pinned)?;
             for (bits, out) in bits.chunks_exact(padded).zip(out.chunks_exact_mut(vocab)) {
                 widen(&bits[..vocab], out);
             }
         }
         Ok(())
+    }
+
+    /// Chooses the tokens of rows, with every choice in the hands of `by`.
+    pub(crate) fn draw_by(
+        &self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+        mut by: impl FnMut(&dyn Fn() -> Result<Tokens, CudaError>) -> Result<Tokens, CudaError>,
+    ) -> Result<Tokens, CudaError> {
+        let (vocab, padded) = (self.config.vocab, self.weights.lm_head.outputs);
+        assert_eq!(rows.len(), choices.len(), "a choice for each row");
+        self.check_rows(rows);
+        self.gpu.bind()?;
+        let (device, room) = ((&self.gpu, &self.kernels), &self.sample_room);
+        let mut found = Vec::with_capacity(rows.len());
+        let at_once = self.buffers.logits_rows();
+        for (rows, choices) in rows.chunks(at_once).zip(choices.chunks(at_once)) {
+            let logits = self.queue_logits(rows)?;
+            found.extend(by(&|| {
+                room.draw(device, &logits, (vocab, padded), choices)
+            })?);
+        }
+        Ok(found)
     }
 }
 
@@ -349,6 +389,14 @@ impl Backend for CudaBackend {
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
         Ok(self.read_logits(rows, out)?)
+    }
+
+    fn sample(
+        &mut self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+    ) -> Result<Option<Vec<Option<u32>>>, Defect> {
+        Ok(Some(self.draw_by(rows, choices, |draw| draw())?))
     }
 
     fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
@@ -443,6 +491,13 @@ fn check_sizes(config: &ModelConfig) -> Result<(), CudaError> {
                 wanted,
             });
         }
+    }
+    if config.vocab > crate::launch::VOCAB_MAX {
+        return Err(CudaError::Unsupported {
+            what: "vocab_size",
+            found: config.vocab,
+            wanted: "at most 524288",
+        });
     }
     match linear.conv_kernel {
         1..=4 => Ok(()),

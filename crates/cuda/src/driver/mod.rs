@@ -315,6 +315,20 @@ impl Gpu {
             .map_err(|error| failed("an event", error))
     }
 
+    /// Copies values from the device into pinned memory, at its start; they are there when the call returns.
+    ///
+    /// # Panics
+    /// If the pinned memory is smaller.
+    pub(crate) fn download_pinned<'a, T: Plain>(
+        &self,
+        from: &Block<T>,
+        out: &'a mut Pinned<T>,
+    ) -> Result<&'a [T], CudaError> {
+        let out = out.values(from.len);
+        self.download(from, out)?;
+        Ok(out)
+    }
+
     /// Fills a block with a byte.
     pub(crate) fn fill<T: Plain>(&self, block: &Block<T>, byte: u8) -> Result<(), CudaError> {
         // SAFETY: the block's bytes lie inside its allocation, and any bits are a value of T.

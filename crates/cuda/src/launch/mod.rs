@@ -13,6 +13,7 @@ mod delta;
 mod gemm;
 mod head;
 mod rows;
+mod sampling;
 
 pub(crate) use attention::{AttentionKernels, AttentionShape, Cache, SHARE};
 pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES, SUMS};
@@ -24,6 +25,7 @@ pub(crate) use head::{
     WeightBlock,
 };
 pub(crate) use rows::{RowKernels, WIDTH_MAX};
+pub(crate) use sampling::{BINS, Draws, SETTINGS_FOURS, SamplingKernels, VOCAB_MAX, spans};
 
 /// All kernels of a device.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(crate) struct Kernels {
     pub(crate) gemm: GemmKernels,
     pub(crate) attention: AttentionKernels,
     pub(crate) delta: DeltaKernels,
+    pub(crate) sampling: SamplingKernels,
 }
 
 impl Kernels {
@@ -51,6 +54,7 @@ impl Kernels {
             rows: RowKernels::load(gpu)?,
             gemm: GemmKernels::load(gpu, hopper)?,
             attention: AttentionKernels::load(gpu, hopper)?,
+            sampling: SamplingKernels::load(gpu)?,
             delta: DeltaKernels::load(gpu, hopper)?,
         })
     }

@@ -13,6 +13,7 @@ mod head;
 mod model;
 mod products;
 mod rows;
+mod sampling;
 mod staging;
 
 use crate::driver::{Arena, Block, Gpu, Plain};

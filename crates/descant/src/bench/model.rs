@@ -11,7 +11,7 @@ use std::time::Instant;
 use descant_cuda::{Ceilings, CudaBackend, CudaError, CudaHead, HeadOptions, Options, PartTime};
 use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind};
 use descant_model::{
-    Backend, CHUNK_ROWS, Capacity, Defect, Head, HeadWeights, Pass, Segment, Slot,
+    Backend, CHUNK_ROWS, Capacity, Choice, Defect, Head, HeadWeights, Pass, Segment, Slot,
 };
 use descant_release::{LayerKind, ModelConfig};
 
@@ -26,6 +26,19 @@ use crate::output::Output;
 const CONTEXT: usize = 1024;
 /// Steps that are timed for each number of streams.
 const STEPS: usize = 32;
+/// What the choices of tokens that are timed ask for.
+const DRAWN: Choice<'_> = Choice {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 0.95,
+    min_p: 0.0,
+    number: 0.625,
+    adjustments: &[],
+};
+const GREEDY: Choice<'_> = Choice {
+    temperature: 0.0,
+    ..DRAWN
+};
 /// Tokens of the prompts that are run eight a round, and their number.
 const SHORT: usize = 512;
 const SHORT_PROMPTS: usize = 8;
@@ -81,7 +94,7 @@ impl Machine {
         let streams = args.streams.iter().copied().max().unwrap_or(0);
         let slots = streams.max(SHORT_PROMPTS);
         let positions = longest
-            .max(CONTEXT + 2 * STEPS)
+            .max(CONTEXT + 4 * STEPS)
             .next_multiple_of(CHUNK_ROWS);
         let rows = args
             .max_rows
@@ -199,8 +212,17 @@ impl Machine {
     fn decodes(&mut self, args: &BenchModel) -> Result<String, Failure> {
         let tokens = self.tokens(CONTEXT);
         let mut text = format!(
-            "{:<10}{:>12}{:>22}{:>12}",
-            "streams", "step ms", "(min-max, n)", "tokens/s"
+            "{:<10}{:>12}{:>22}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}",
+            "streams",
+            "step ms",
+            "(min-max, n)",
+            "tokens/s",
+            "greedy ms",
+            "tokens/s",
+            "drawn ms",
+            "tokens/s",
+            "greedy us",
+            "drawn us"
         );
         for &streams in &args.streams {
             for slot in 0..streams {
@@ -209,23 +231,48 @@ impl Machine {
             let (vocab, rows): (usize, Vec<usize>) =
                 (self.backend.config().vocab, (0..streams).collect());
             let (mut logits, mut at) = (vec![0.0; streams * vocab], CONTEXT);
-            let times = timed(STEPS, || {
+            let mut step = |machine: &mut Machine| {
                 let round: Vec<Segment<'_>> =
                     (0..streams).map(|slot| decode(slot, at, &tokens)).collect();
-                self.backend.run(&round).map_err(device)?;
                 at += 1;
+                machine.backend.run(&round).map_err(device)
+            };
+            let read = timed(STEPS, || {
+                step(self)?;
                 self.backend.logits(&rows, &mut logits).map_err(device)
             })?;
+            let mut chosen = Vec::new();
+            for choice in [GREEDY, DRAWN] {
+                let choices = vec![choice; streams];
+                let whole = timed(STEPS, || {
+                    step(self)?;
+                    self.backend.sample(&rows, &choices).map_err(device)?;
+                    Ok(())
+                })?;
+                let alone = timed_by(STEPS, || Ok(self.backend.time_choices(&rows, &choices)?))?;
+                chosen.push((whole, alone));
+            }
+            let [(greedy, greedy_alone), (drawn, drawn_alone)] = &chosen[..] else {
+                unreachable!("two choices");
+            };
+            let rate = |times: &Times| streams as f64 * 1e3 / times.median;
             let _ = write!(
                 text,
-                "\n{streams:<10}{:>12.2}{:>22}{:>12.0}",
-                times.median,
-                times.range(),
-                streams as f64 * 1e3 / times.median
+                "\n{streams:<10}{:>12.2}{:>22}{:>12.0}{:>12.2}{:>12.0}{:>12.2}{:>12.0}{:>12.0}{:>12.0}",
+                read.median,
+                read.range(),
+                rate(&read),
+                greedy.median,
+                rate(greedy),
+                drawn.median,
+                rate(drawn),
+                1e3 * greedy_alone.median,
+                1e3 * drawn_alone.median
             );
         }
         text.push_str(&format!(
-            "\n(after {CONTEXT} rows, with the logits of every stream copied to the host)"
+            "\n(after {CONTEXT} rows; with the logits of every stream copied to the host; with greedy tokens chosen on the device; \
+             with tokens drawn there, temperature 1, top_p 0.95; last what the choice alone takes, after the logits)"
         ));
         Ok(text)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use descant_decision::json::to_json;
 use descant_decision::{Encoded, Value};
+use descant_engine::Sampling;
 use descant_model::CHUNK_ROWS;
 use descant_server::Desk;
 
@@ -23,8 +24,7 @@ pub(crate) struct Case {
 #[derive(Debug)]
 pub(crate) struct ChatCase {
     pub(crate) prompt: Vec<u32>,
-    pub(crate) seed: u64,
-    pub(crate) temperature: f32,
+    pub(crate) sampling: Sampling,
 }
 
 /// All of them.
@@ -158,12 +158,34 @@ fn chats(cases: &[Case]) -> Vec<ChatCase> {
         let ids = &cases[index % cases.len()].encoded.ids;
         ChatCase {
             prompt: ids[ids.len().saturating_sub(*rows)..].to_vec(),
-            seed: index as u64,
-            // Greedy, and drawn.
-            temperature: if index % 3 == 0 { 0.0 } else { 0.9 },
+            sampling: sampling(index as u64),
         }
     };
     CHAT_ROWS.iter().enumerate().map(chat).collect()
+}
+
+/// Greedy, drawn from all tokens, and drawn from few of them with penalties, in turns.
+pub(crate) fn sampling(seed: u64) -> Sampling {
+    let drawn = Sampling {
+        temperature: 0.9,
+        seed,
+        ..Sampling::default()
+    };
+    match seed % 3 {
+        0 => Sampling {
+            temperature: 0.0,
+            ..drawn
+        },
+        1 => drawn,
+        _ => Sampling {
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.01,
+            presence_penalty: 0.4,
+            frequency_penalty: 0.2,
+            ..drawn
+        },
+    }
 }
 
 fn case(desk: &Desk, name: String, request: &Value) -> Result<Case, Failure> {

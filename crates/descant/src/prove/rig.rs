@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use descant_model::{Backend, Capacity, Defect, KeptRows, Pass, Saved, Segment, Slot};
+use descant_model::{Backend, Capacity, Choice, Defect, KeptRows, Pass, Saved, Segment, Slot};
 use descant_release::ModelConfig;
 use ring::digest::{Context, SHA256};
 
@@ -195,6 +195,19 @@ impl Rig {
         watch.last = LastRound { rows, decoding };
     }
 
+    /// Notes rows of next-token logits, `[rows, vocab]`, for whose they are.
+    fn write_down_logits(&self, rows: &[usize], logits: &[f32]) {
+        let vocab = self.0.config.vocab;
+        let mut watch = lock(&self.0.watch);
+        for (row, logits) in rows.iter().zip(logits.chunks_exact(vocab)) {
+            let mut owners = watch.last.rows.iter();
+            let owner = owners.find(|(_, rows)| rows.contains(row));
+            if let Some((slot, _)) = owner.cloned() {
+                watch.open[slot.0].logits.push(digest(logits));
+            }
+        }
+    }
+
     /// Begins a new stay in a slot.
     fn turn_over(&self, slot: Slot, loaded: usize) {
         self.change(|watch| {
@@ -281,16 +294,25 @@ impl Backend for Watched {
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
         lock(&self.0.0.device).logits(rows, out)?;
-        let vocab = self.0.0.config.vocab;
-        let mut watch = lock(&self.0.0.watch);
-        for (row, logits) in rows.iter().zip(out.chunks_exact(vocab)) {
-            let mut owners = watch.last.rows.iter();
-            let owner = owners.find(|(_, rows)| rows.contains(row));
-            if let Some((slot, _)) = owner.cloned() {
-                watch.open[slot.0].logits.push(digest(logits));
-            }
-        }
+        self.0.write_down_logits(rows, out);
         Ok(())
+    }
+
+    /// What the device chooses goes to the chat, which is compared by its tokens; the logits that it chose from are read all
+    /// the same, and compared as those of any chat.
+    fn sample(
+        &mut self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+    ) -> Result<Option<Vec<Option<u32>>>, Defect> {
+        let mut device = lock(&self.0.0.device);
+        let chosen = device.sample(rows, choices)?;
+        if chosen.is_some() {
+            let mut logits = vec![0.0; rows.len() * self.0.0.config.vocab];
+            device.logits(rows, &mut logits)?;
+            self.0.write_down_logits(rows, &logits);
+        }
+        Ok(chosen)
     }
 
     fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use descant_decision::Logits;
 use descant_engine::{
-    Decided, GenerateOptions, Handle, JobOptions, Sampling, StreamItem, Ticket, TokenStream,
+    Decided, GenerateOptions, Handle, JobOptions, StreamItem, Ticket, TokenStream,
 };
 use descant_model::CHUNK_ROWS;
 
@@ -330,11 +330,7 @@ fn difference(case: &Case, found: &Logits, wanted: &Logits) -> Option<String> {
 /// How a chat is asked for.
 pub(crate) fn options(chat: &ChatCase) -> GenerateOptions {
     GenerateOptions {
-        sampling: Sampling {
-            temperature: chat.temperature,
-            seed: chat.seed,
-            ..Sampling::default()
-        },
+        sampling: chat.sampling.clone(),
         tokens_max: Some(CHAT_TOKENS),
         ..GenerateOptions::default()
     }
@@ -355,6 +351,12 @@ pub(crate) fn drain(mut stream: TokenStream) -> Result<Chatted, Failure> {
     Ok(chatted)
 }
 
+/// Where two lists begin to differ.
+fn first_difference<T: PartialEq>(a: &[T], b: &[T]) -> Option<usize> {
+    let at = a.iter().zip(b).position(|(a, b)| a != b);
+    at.or_else(|| (a.len() != b.len()).then_some(a.len().min(b.len())))
+}
+
 /// A chat as it is alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChatTruth {
@@ -366,17 +368,17 @@ pub(crate) struct ChatTruth {
 impl ChatTruth {
     /// The first token that is another than it should be, or whose logits are.
     fn difference(&self, ids: &[u32], logits: &[RowDigest]) -> Option<String> {
-        let place = |at: Option<usize>, most: usize| at.unwrap_or(most);
-        if self.logits != logits {
-            let at = self.logits.iter().zip(logits).position(|(a, b)| a != b);
-            let at = place(at, self.logits.len().min(logits.len()));
-            return Some(format!("the logits of token {at} are not the same bits"));
+        let of_logits = first_difference(&self.logits, logits);
+        let of_ids = first_difference(&self.ids, ids);
+        match (of_logits, of_ids) {
+            // A token follows from its logits, and the next logits from it.
+            (Some(at), id) if id.is_none_or(|id| at <= id) => {
+                Some(format!("the logits of token {at} are not the same bits"))
+            }
+            (_, Some(at)) => Some(format!(
+                "token {at} is another, though its logits are the same bits"
+            )),
+            _ => None,
         }
-        if self.ids != ids {
-            let at = self.ids.iter().zip(ids).position(|(a, b)| a != b);
-            let at = place(at, self.ids.len().min(ids.len()));
-            return Some(format!("token {at} is another"));
-        }
-        None
     }
 }

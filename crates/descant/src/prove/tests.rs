@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use descant_model::{Backend, Capacity, Defect, Pass, Saved, Segment, Slot};
+use descant_model::{Backend, Capacity, Choice, Defect, Pass, Saved, Segment, Slot};
 use descant_release::ModelConfig;
 use descant_testkit::fake::{FakeBackend, FakeHead, Script, VOCAB, fake_record};
 
@@ -22,6 +22,8 @@ enum Fault {
     Piece,
     /// The same for next-token logits, where a chat has company.
     Chat,
+    /// A chat that has company is given another token than the logits say.
+    Choice,
 }
 
 /// A device that hashes, with a fault.
@@ -41,7 +43,7 @@ impl Faulty {
             Fault::Company => streams > 1,
             Fault::Hit => self.loaded[segment.slot.0] && segment.pass == Pass::Prefill,
             Fault::Piece => segment.start > 0 && segment.pass == Pass::Prefill,
-            Fault::Chat | Fault::Nothing => false,
+            Fault::Chat | Fault::Choice | Fault::Nothing => false,
         }
     }
 }
@@ -94,6 +96,20 @@ impl Backend for Faulty {
         Ok(())
     }
 
+    fn sample(
+        &mut self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+    ) -> Result<Option<Vec<Option<u32>>>, Defect> {
+        let mut chosen = self.inner.sample(rows, choices)?.unwrap();
+        if self.fault == Fault::Choice && self.streams > 1 {
+            for id in &mut chosen {
+                *id = id.map(|id| (id + 1) % VOCAB as u32);
+            }
+        }
+        Ok(Some(chosen))
+    }
+
     fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
         self.inner.save(slot, from)
     }
@@ -118,8 +134,7 @@ fn cast() -> Cast {
     };
     let chat = |seed: u32| ChatCase {
         prompt: tokens(65 + 30 * seed as usize, 50 + seed),
-        seed: u64::from(seed),
-        temperature: 0.9,
+        sampling: cast::sampling(u64::from(seed)),
     };
     let victim = |seed| Arc::new(fake_record(tokens(1200, seed), 1190));
     Cast {
@@ -245,6 +260,20 @@ fn one_unit_of_a_chats_logits_is_found() {
     assert_eq!(split(&tally, "company", &COMPANY).0, ["chat"]);
     let found = tally.of("company", "chat");
     assert!(found.unequal <= found.chats, "no record's answer differs");
+}
+
+#[test]
+fn another_token_of_the_devices_own_choice_is_found() {
+    let tally = prove(Fault::Choice, 1, 1 << 30);
+    assert_eq!(split(&tally, "company", &COMPANY).0, ["chat"]);
+    let found = tally.of("company", "chat");
+    assert!(found.unequal <= found.chats, "no record's answer differs");
+    let named = |difference: &String| difference.contains("though its logits are the same bits");
+    assert!(
+        tally.differences.iter().any(named),
+        "{:?}",
+        tally.differences
+    );
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl Machine {
             let last = run.piece.start + run.piece.rows == work.prompt().len();
             (last && matches!(work, Work::Chat(_))).then_some((run.piece.job, run.rows.end - 1))
         }));
+        self.give_chosen(&mut owners);
         if owners.is_empty() {
             return;
         }
@@ -142,24 +143,79 @@ impl Machine {
         self.logits = logits;
     }
 
-    /// Chooses a stream's next token from its logits `[vocab]`.
-    fn give_token(&mut self, id: JobId, logits: &mut [f32]) {
+    /// Gives those their tokens who need the logits for no more than a choice, if the device makes it; takes them out of the
+    /// list.
+    fn give_chosen(&mut self, owners: &mut Vec<(JobId, usize)>) {
+        let (mut chosen, mut others) = (Vec::new(), Vec::new());
+        let (mut rows, mut choices) = (Vec::new(), Vec::new());
+        for &(id, row) in &*owners {
+            let Work::Chat(chat) = &self.jobs[&id].job.work else {
+                unreachable!("only chat asks for tokens");
+            };
+            match chat.sampler.device_choice() {
+                Some(choice) => {
+                    chosen.push(id);
+                    rows.push(row);
+                    choices.push(choice);
+                }
+                None => others.push((id, row)),
+            }
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        let backend = &mut self.backend;
+        let found = match guard(BACKEND, || backend.sample(&rows, &choices)) {
+            Ok(None) => return,
+            Ok(Some(found)) => found.into_iter().map(Ok).collect(),
+            Err(defect) => {
+                self.fail(&defect);
+                vec![Err(defect); chosen.len()]
+            }
+        };
+        *owners = others;
+        for (id, found) in chosen.into_iter().zip(found) {
+            match found {
+                Ok(Some(token)) => {
+                    let token = self.chat(id).sampler.next_chosen(token);
+                    self.pass_token(id, token);
+                }
+                Ok(None) => self.refuse(id, EngineError::NonFiniteLogits),
+                Err(defect) => self.refuse(id, EngineError::Defect(defect)),
+            }
+        }
+    }
+
+    /// The chat of a job that asks for tokens.
+    fn chat(&mut self, id: JobId) -> &mut Chat {
         let entry = self.jobs.get_mut(&id).expect("it was in the round");
         let Work::Chat(chat) = &mut entry.job.work else {
             unreachable!("only chat asks for tokens");
         };
+        chat
+    }
+
+    /// Chooses a stream's next token from its logits `[vocab]`.
+    fn give_token(&mut self, id: JobId, logits: &mut [f32]) {
+        let chat = self.chat(id);
         // A grammar is a client's own; whatever it does, the others go on.
-        let token = match guard("the grammar", || Ok(chat.sampler.next(logits))) {
-            Ok(Some(token)) => token,
-            Ok(None) => return self.refuse(id, EngineError::NonFiniteLogits),
-            Err(defect) => return self.refuse(id, EngineError::Defect(defect)),
-        };
+        match guard("the grammar", || Ok(chat.sampler.next(logits))) {
+            Ok(Some(token)) => self.pass_token(id, token),
+            Ok(None) => self.refuse(id, EngineError::NonFiniteLogits),
+            Err(defect) => self.refuse(id, EngineError::Defect(defect)),
+        }
+    }
+
+    /// Passes a token on, and moves its stream on or ends it.
+    fn pass_token(&mut self, id: JobId, token: Token) {
+        let chat = self.chat(id);
         let next = token.id;
         if let Some(reason) = chat.take(token) {
             self.finish(id, reason);
             return;
         }
         let prompt_rows = chat.prompt.len();
+        let entry = self.jobs.get_mut(&id).expect("it was in the round");
         entry.state = match std::mem::replace(&mut entry.state, State::Jury) {
             State::Prompt(Prompt { slot, .. }) => State::Stream(Stream {
                 slot,

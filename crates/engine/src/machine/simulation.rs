@@ -2,6 +2,8 @@
 //! failures, the head's progress and the passing of time. After each step rows, slots and places are counted; in the
 //! end every client has one answer, and it is the one of a lone run or a refusal that something in the world explains.
 
+mod choices;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,7 +14,7 @@ use std::sync::{Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 
 use descant_decision::{Encoded, Logits};
-use descant_model::{Capacity, Head, Pass, Segment, Slot};
+use descant_model::{Capacity, Choice, Head, Pass, Segment, Slot};
 use descant_release::ModelConfig;
 use descant_testkit::fake::{
     Call, FakeBackend, FakeHead, HIDDEN, Mishap, Script, VOCAB, fake_record,
@@ -121,6 +123,14 @@ impl Backend for TimedBackend {
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
         self.inner.logits(rows, out)
+    }
+
+    fn sample(
+        &mut self,
+        rows: &[usize],
+        choices: &[Choice<'_>],
+    ) -> Result<Option<Vec<Option<u32>>>, Defect> {
+        self.inner.sample(rows, choices)
     }
 
     fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
@@ -646,6 +656,8 @@ impl Asked {
     fn sampling(&self) -> Sampling {
         Sampling {
             seed: self.seed,
+            // So that the backend chooses for some, and others read their logits.
+            logprobs: self.seed.is_multiple_of(2).then_some(0),
             ..Sampling::default()
         }
     }
