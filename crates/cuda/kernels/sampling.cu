@@ -2,15 +2,16 @@
 //
 // Shapes    logits [rows, pitch] bf16, of which `width` count, pitch a multiple of 8; settings [rows]; changes, each row's ids
 //           ascending; counts [rows][65536]; states [rows]; sums [rows][spans]; ids [rows].
-// Grid      prepare_rows, scan_rows and weigh_rows: blocks of 256 threads over a row x rows; cut_rows and draw_rows: one block of
-//           1024 threads a row. A span is 2048 tokens, one block's.
+// Grid      prepare_rows and weigh_rows: blocks of 256 threads over a row x rows; scan_rows of 512; cut_rows and draw_rows: one
+//           block of 1024 threads a row. A span is 2048 tokens, one block's of weigh_rows; one of scan_rows has 16,384.
 // Weights   exp((logit - greatest) / temperature) in f64 as the host has it, then rounded to multiples of 2^-44. Every sum is one
 //           of integers, below 2^63 for up to 2^19 tokens, so its order does not matter and atomics may make it: a row's token
 //           does not depend on blocks, threads or other rows.
 // Ranks     a logit's 32-bit key rises with it (-0 is +0; negative infinity is 0, no token). The cut is a key and the number of
 //           tokens of that very key that are kept, the first by id.
-// Shared    cut_rows 12.6 KB: counts and weights of 1024 segments of 64 keys' upper halves, 64 bins of one segment; draw_rows
-//           8.5 KB: a span's logits.
+// Shared    scan_rows 12 KB: counts of the bins where most logits are, so that memory is added to once a block and bin; cut_rows
+//           13.5 KB: counts and weights of 1024 segments of 64 keys' upper halves, 64 bins of one segment; draw_rows 8.3 KB: a
+//           span's logits.
 // Result    the token's id; -1 if a logit is NaN or positive infinity, or the greatest adjusted one is not finite.
 // Cost      a greedy row reads its logits twice, any other three times, from L2; a row that top_k or top_p cuts its 256 KB of
 //           counts as well.
@@ -27,6 +28,9 @@ constexpr int WIDE = 1024;  // threads of the kernels of one block a row
 constexpr int BINS = 1 << 16, SEGMENTS = 1024, SEGMENT_BINS = BINS / SEGMENTS;
 static_assert(SEGMENTS == WIDE && SPAN == 2 * WIDE, "a segment and two tokens a thread");
 constexpr double ONE = 17592186044416.0;  // 2^44
+constexpr int SCANNERS = 512, SCANNED = 32 * SCANNERS;  // threads of scan_rows, and tokens of one of its blocks
+// Where most logits are: those from 2^-6 up to 2^6, and their negatives. Upper halves of keys.
+constexpr uint32_t NEAR_BINS = 12 << 7, NEAR_POSITIVE = 0x8000 + (121 << 7), NEAR_NEGATIVE = 0x8000 - (133 << 7);
 
 // What a row asks for; 48 bytes.
 struct Settings {
@@ -168,35 +172,62 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) states[blockIdx.y] = {0, (uint32_t)(any_bad != 0), 0, 0};
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Where a bin near the middle is counted in shared memory first; -1 for all others.
+__device__ __forceinline__ int near_place(uint32_t bin) {
+    if (bin - NEAR_POSITIVE < NEAR_BINS) return bin - NEAR_POSITIVE;
+    return bin - NEAR_NEGATIVE < NEAR_BINS ? NEAR_BINS + bin - NEAR_NEGATIVE : -1;
+}
+
+extern "C" __global__ void __launch_bounds__(SCANNERS)
     scan_rows(const bf16* logits, const Settings* settings, const Change* changes, uint32_t* counts, State* states, int width,
               int pitch) {
     chain();
+    __shared__ uint32_t near[2 * NEAR_BINS];
     const Settings own = settings[blockIdx.y];
     const bool counted = own.top_k > 1 || own.share;
     uint32_t* bins = counts + (size_t)blockIdx.y * BINS;
-    const int at = blockIdx.x * SPAN + threadIdx.x * 8;
+    if (counted)
+        for (int i = threadIdx.x; i < 2 * NEAR_BINS; i += SCANNERS) near[i] = 0;
+    __syncthreads();
+
+    constexpr int EIGHTS = SCANNED / SCANNERS / 8;
+    const int start = blockIdx.x * SCANNED + threadIdx.x * 8;
+    uint4 v[EIGHTS];
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
+        const int at = start + i * SCANNERS * 8;
+        if (at < width) v[i] = *(const uint4*)(logits + (size_t)blockIdx.y * pitch + at);
+    }
     uint32_t greatest = 0;
     bool bad = false;
-    if (at < width) {
-        const uint4 v = *(const uint4*)(logits + (size_t)blockIdx.y * pitch + at);
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            if (at + j >= width) break;
-            const float x = eighth(v, j);
+            if (start + i * SCANNERS * 8 + j >= width) break;
+            const float x = eighth(v[i], j);
             bad |= !(x < INFINITY);
             const uint32_t key = key_of(x);
             greatest = max(greatest, key);
-            if (counted && key) atomicAdd(bins + (key >> 16), 1u);
+            if (!counted || !key) continue;
+            const int place = near_place(key >> 16);
+            if (place < 0) atomicAdd(bins + (key >> 16), 1u);
+            else atomicAdd(near + place, 1u);
         }
     }
     if (blockIdx.x == 0)
-        for (int i = own.first + threadIdx.x; i < own.last; i += THREADS) greatest = max(greatest, key_of(changes[i].value));
+        for (int i = own.first + threadIdx.x; i < own.last; i += SCANNERS) greatest = max(greatest, key_of(changes[i].value));
     greatest = __reduce_max_sync(~0u, greatest);
     bad = __any_sync(~0u, bad);
     if ((threadIdx.x & 31) == 0) {
         atomicMax(&states[blockIdx.y].greatest, greatest);
         if (bad) atomicOr(&states[blockIdx.y].bad, 1u);
+    }
+    if (!counted) return;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * NEAR_BINS; i += SCANNERS) {
+        const uint32_t bin = i < NEAR_BINS ? NEAR_POSITIVE + i : NEAR_NEGATIVE + i - NEAR_BINS;
+        if (near[i]) atomicAdd(bins + bin, near[i]);
     }
 }
 
@@ -312,18 +343,18 @@ extern "C" __global__ void __launch_bounds__(WIDE)
         atomicAdd(&numbers[SEGMENTS - 1 - (key >> 22)], 1u);
         if (own.share) atomicAdd(&weights[SEGMENTS - 1 - (key >> 22)], (unsigned long long)row.of<true>(key));
     }
-    // A warp adds 32 segments, two bins a lane.
+    // A warp adds every 32nd segment, two bins a lane: logits lie in a few segments side by side.
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     constexpr int AT_ONCE = 8;
     for (int i = 0; i < 32; i += AT_ONCE) {
         uint2 pairs[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++)
-            pairs[j] = *(const uint2*)(row.bins + (SEGMENTS - 1 - (warp * 32 + i + j)) * SEGMENT_BINS + 2 * lane);
+            pairs[j] = *(const uint2*)(row.bins + (SEGMENTS - 1 - ((i + j) * 32 + warp)) * SEGMENT_BINS + 2 * lane);
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             if (!__any_sync(~0u, pairs[j].x | pairs[j].y)) continue;
-            const int segment = warp * 32 + i + j;
+            const int segment = (i + j) * 32 + warp;
             const uint32_t bin = (SEGMENTS - 1 - segment) * SEGMENT_BINS + 2 * lane;
             uint64_t weight = 0;
             if (own.share && pairs[j].x) weight += pairs[j].x * row.of<true>(key_of_bin(bin));

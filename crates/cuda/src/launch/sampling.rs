@@ -7,7 +7,10 @@ use crate::error::CudaError;
 const THREADS: usize = 256;
 /// Threads of the kernels that have a block a row.
 const WIDE: usize = 1024;
-/// Tokens of a block.
+/// Threads of the kernel that counts, and tokens of one of its blocks.
+const SCANNERS: usize = 512;
+const SCANNED: usize = 32 * SCANNERS;
+/// Tokens of any other block that shares a row.
 const SPAN: usize = 8 * THREADS;
 /// Counts of a row: one for each upper half of a key.
 pub(crate) const BINS: usize = 1 << 16;
@@ -107,12 +110,12 @@ impl SamplingKernels {
                 arguments![logits, settings, changes, counts, states, pitch],
             )
         }?;
-        // SAFETY: as above; a block reads `SPAN` logits of its row, as far as the width goes.
+        // SAFETY: as above; a block reads `SCANNED` logits of its row, as far as the width goes.
         unsafe {
             gpu.launch_chained(
                 self.scan,
-                [spans, rows, 1],
-                THREADS,
+                [draws.width.div_ceil(SCANNED), rows, 1],
+                SCANNERS,
                 arguments![logits, settings, changes, counts, states, width, pitch],
             )
         }?;
