@@ -464,6 +464,36 @@ impl Gpu {
         .map_err(|error| failed(kernel.name, error))
     }
 
+    /// Launches a kernel whose blocks are all on the device at one time, so that they may wait for one another.
+    ///
+    /// # Errors
+    /// The driver's, also if so many blocks do not fit.
+    ///
+    /// # Safety
+    /// As [`Gpu::launch`].
+    pub(crate) unsafe fn launch_together(
+        &self,
+        kernel: Kernel,
+        grid: [usize; 3],
+        threads: usize,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let narrow = |x: usize| u32::try_from(x).expect("a grid of fewer than 2^32 blocks");
+        let grid = (narrow(grid[0]), narrow(grid[1]), narrow(grid[2]));
+        // SAFETY: the kernel's module is never unloaded; the rest is the caller's.
+        unsafe {
+            result::launch_cooperative_kernel(
+                kernel.function,
+                grid,
+                (narrow(threads), 1, 1),
+                kernel.shared,
+                self.stream,
+                arguments,
+            )
+        }
+        .map_err(|error| failed(kernel.name, error))
+    }
+
     /// Launches a kernel whose blocks may come while the one before it in the stream ends (on Hopper), which hides what a
     /// launch takes.
     ///

@@ -1,4 +1,8 @@
-//! The head's passes, queued on its stream: rows taken in piece by piece, and the forward pass once they are complete.
+//! The head's passes, queued on its stream: rows taken in piece by piece, and the finish once they are complete.
+//!
+//! A finish is a list of phases over the few options and questions, which one kernel goes through, with two products over the
+//! memory's rows wherever queries attend it. So it is one launch and three more for each layer, unless there are more queries
+//! than the workspace has room for together (`Work::queries_at_once`): then three more for each further part of them.
 //!
 //! Letters: T rows, H hidden, W width; q, c, x, g are rows of H, r, b, s, f rows of W.
 //!
@@ -6,12 +10,14 @@
 //! `(W_kᵀ q) · m` and a constant that the softmax does not see; what it mixes is `W_v (Σ p m) + b_v`. So keys and values of
 //! rows are never made, and a decision with few queries takes a fraction of the work.
 
-use super::room::{OPTIONS, Place, RESIDUAL_PITCH, ROWS, Work};
+use std::ops::Range;
+
+use super::room::{OPTIONS, Place, ROWS, Work};
 use super::weights::{Attention, FeedForward, Linear, Norm, Weights};
 use crate::bench::{Part, Profile};
 use crate::driver::{Block, Gpu};
 use crate::error::CudaError;
-use crate::launch::{HeadKernels, HeadMap, HeadSizes, Mix, PAIR_QUERIES, Rows, SplitProduct};
+use crate::launch::{HeadKernels, HeadMap, HeadSizes, Mix, Phases, Rows, SplitProduct};
 
 /// What a pass needs.
 #[derive(Clone, Copy)]
@@ -90,14 +96,12 @@ impl Forward<'_> {
                 b: &projection.high,
                 b_low: projection.low.as_ref(),
                 b_pitch: hidden_pitch,
-                across: false,
                 out: &work.memory,
                 out_pitch: pitch,
                 scale: projection.scale / factor,
                 m: count,
                 n: width,
                 k: hidden_pitch,
-                k_split: hidden_pitch.next_multiple_of(64),
             },
         )?;
         self.note(
@@ -119,248 +123,223 @@ impl Forward<'_> {
 
     /// The logits of a record, in order, in `work.logits`.
     pub(super) fn logits(&self, schema: &Schema, lexical: &Lexical<'_>) -> Result<(), CudaError> {
-        self.kernels
-            .means(self.gpu, &self.place.sums, &schema.span_rows)?;
-        self.route(schema, lexical)?;
-        self.decide(schema)?;
-        self.score(schema)
+        let mut finish = Finish {
+            forward: *self,
+            phases: Phases::new(self.sizes, &self.work.splits, self.kernels.group_keys()),
+            names: Vec::new(),
+            steps: Vec::new(),
+            queued: 0,
+        };
+        finish.route(schema, lexical);
+        finish.decide(schema);
+        finish.score(schema);
+        finish.run()
     }
 
-    /// r of every option: `P_context c + P_lexical x + P_option_question q`, then the evidence layers; and the priors.
-    fn route(&self, schema: &Schema, lexical: &Lexical<'_>) -> Result<(), CudaError> {
-        let (gpu, kernels, work, weights) = (self.gpu, self.kernels, self.work, self.weights);
+    /// Notes a part of the pass.
+    fn note(&self, name: &'static str, flop: f64, bytes: f64) -> Result<(), CudaError> {
+        match self.profile {
+            Some(profile) => profile.note(self.gpu, Part { name, flop, bytes }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A finish in the making.
+struct Finish<'a> {
+    forward: Forward<'a>,
+    phases: Phases<'a>,
+    /// Of each phase, the part of the pass that it is.
+    names: Vec<&'static str>,
+    steps: Vec<Step<'a>>,
+    /// Phases that are in a step.
+    queued: usize,
+}
+
+/// What is queued at one time.
+enum Step<'a> {
+    /// One launch.
+    Phases(Range<usize>),
+    /// The two products of attention over the memory, which is normed or not.
+    Attend(Mix<'a>, bool),
+    /// Means of some options' rows of the output embedding, from the host.
+    Upload(&'a [f64]),
+}
+
+impl<'a> Finish<'a> {
+    /// r of every option: `P_context c + P_lexical x + P_option_question q`, then the evidence layers; and the priors. P_global g
+    /// as well.
+    fn route(&mut self, schema: &Schema, lexical: &Lexical<'a>) {
+        let (work, weights, place) = (self.forward.work, self.forward.weights, self.forward.place);
         let HeadSizes {
             pitch,
             hidden_pitch,
             ..
-        } = self.sizes;
+        } = self.forward.sizes;
         let (questions, options) = (schema.questions.len(), schema.question_of.len());
-        let contexts = self
-            .place
-            .sums
-            .part(questions * hidden_pitch..(questions + options) * hidden_pitch);
-        let last = self
-            .place
-            .sums
-            .part((questions + options) * hidden_pitch..(questions + options + 1) * hidden_pitch);
+        let sums = |spans: Range<usize>| {
+            let values = spans.start * hidden_pitch..spans.end * hidden_pitch;
+            place.sums.part(values)
+        };
+        let contexts = sums(questions..questions + options);
+        let last = sums(questions + options..questions + options + 1);
+        let r = &work.options;
+        self.phases.means(&place.sums, &schema.span_rows);
         for first in (0..options).step_by(OPTIONS) {
             let end = options.min(first + OPTIONS);
             let x = work.lexical.part(0..(end - first) * hidden_pitch);
             match lexical {
                 Lexical::Table { table, ids, starts } => {
-                    kernels.lexical(gpu, table, [ids, &starts.part(first..end + 1)], &x)?;
+                    let starts = starts.part(first..end + 1);
+                    self.phases.lexical(table, [ids, &starts], &x);
+                    self.end_stage("head: options");
                 }
                 Lexical::Means(means) => {
-                    gpu.upload(&x, &means[first * hidden_pitch..end * hidden_pitch])?;
+                    self.end_stage("head: options");
+                    self.end_launch();
+                    let means = &means[first * hidden_pitch..end * hidden_pitch];
+                    self.steps.push(Step::Upload(means));
                 }
             }
-            kernels.prior(
-                gpu,
-                [&x, &self.place.sums, &last],
+            let part = r.part(first * pitch..end * pitch);
+            let x_rows = (&x, hidden_pitch);
+            self.linear(&weights.option_lexical, x_rows, &part, end - first);
+            self.phases.prior(
+                [&x, &place.sums, &last],
                 &schema.question_of.part(first..end),
                 &work.priors.part(first..end),
                 weights.prior_scale,
-            )?;
-            let r = work.options.part(first * pitch..end * pitch);
-            self.linear(&weights.option_lexical, (&x, hidden_pitch), &r, end - first)?;
+            );
+            self.end_stage("head: options");
         }
-        let r = &work.options;
-        self.add_linear(
-            &weights.option_context,
-            (&contexts, hidden_pitch),
-            r,
-            options,
-        )?;
-        self.launch(HeadMap {
+        let contexts = (&contexts, hidden_pitch);
+        self.add_linear(&weights.option_context, contexts, r, options);
+        let last = (&last, hidden_pitch);
+        self.linear(&weights.global, last, &work.global, 1);
+        self.end_stage("head: options");
+        let of_questions = (&place.sums, hidden_pitch);
+        self.phases.linear(HeadMap {
             x_rows: Some(&schema.question_of),
             add: Some(r),
-            ..self.map(
-                &weights.option_question,
-                (&self.place.sums, hidden_pitch),
-                r,
-                options,
-            )
-        })?;
-        self.note("head: options", 0.0, 0.0)?;
+            ..self.map(&weights.option_question, of_questions, r, options)
+        });
+        self.linear(&weights.question, of_questions, &work.fields, questions);
+        self.end_stage("head: options");
         for layer in &weights.evidence {
-            self.norm(&layer.query_norm, r, options)?;
-            self.read(
-                &layer.attention,
-                Some(&layer.memory_norm),
-                schema.rows,
-                r,
-                options,
-            )?;
-            self.norm(&layer.feedforward_norm, r, options)?;
-            self.feedforward(&layer.feedforward, r, options)?;
+            let norm = Some(&layer.memory_norm);
+            self.read(&layer.attention, norm, schema.rows, r, options);
+            self.feedforward(&layer.feedforward, r, options);
         }
-        Ok(())
     }
 
-    /// f of every question: `b + norm(s) + P_global g + type`, then the decoder layers, and the field norm into `work.rows`.
-    fn decide(&self, schema: &Schema) -> Result<(), CudaError> {
-        let (gpu, kernels, work, weights) = (self.gpu, self.kernels, self.work, self.weights);
-        let HeadSizes {
-            pitch,
-            hidden_pitch,
-            ..
-        } = self.sizes;
-        let (questions, options) = (schema.questions.len(), schema.question_of.len());
-        let f = &work.fields;
-        self.linear(
-            &weights.question,
-            (&self.place.sums, hidden_pitch),
-            f,
-            questions,
-        )?;
+    /// f of every question: `b + norm(s) + P_global g + type`, where b = P_question q lies there, then the decoder layers.
+    fn decide(&mut self, schema: &Schema) {
+        let (work, weights) = (self.forward.work, self.forward.weights);
+        let pitch = self.forward.sizes.pitch;
+        let (f, questions) = (&work.fields, schema.questions.len());
         let [norm_weight, norm_bias] = weights.summary_norm.both();
-        kernels.summary(
-            gpu,
+        self.phases.summary(
             (&work.options, &schema.questions),
             [norm_weight, norm_bias, &weights.types],
+            &work.global,
             &work.weights,
             f,
-        )?;
-        let last = questions + options;
-        let g = self
-            .place
-            .sums
-            .part(last * hidden_pitch..(last + 1) * hidden_pitch);
-        // One row that serves all.
-        self.add_linear(&weights.global, (&g, 0), f, questions)?;
-        self.note("head: questions", 0.0, 0.0)?;
+        );
+        self.end_stage("head: questions");
         for layer in &weights.decoder {
-            self.norm(&layer.norm1, f, questions)?;
-            self.launch(HeadMap {
+            let all = &layer.self_attention.all;
+            self.phases.linear(HeadMap {
                 out_pitch: 3 * pitch,
-                ..self.map(
-                    &layer.self_attention.all,
-                    (&work.rows, pitch),
-                    &work.conversed,
-                    questions,
-                )
-            })?;
-            kernels.converse(gpu, &work.conversed, &work.attended, questions)?;
-            self.add_linear(
-                &layer.self_attention.out,
-                (&work.attended, pitch),
-                f,
-                questions,
-            )?;
-            self.note("head: questions", 0.0, 0.0)?;
-            self.norm(&layer.norm2, f, questions)?;
-            self.read(&layer.cross_attention, None, schema.rows, f, questions)?;
-            self.norm(&layer.norm3, f, questions)?;
-            self.feedforward(&layer.feedforward, f, questions)?;
+                ..self.map(all, (f, pitch), &work.conversed, questions)
+            });
+            self.end_stage("head: questions");
+            self.phases
+                .converse(&work.conversed, &work.attended, questions);
+            self.end_stage("head: questions");
+            let attended = (&work.attended, pitch);
+            self.add_linear(&layer.self_attention.out, attended, f, questions);
+            self.end_stage("head: questions");
+            self.read(&layer.cross_attention, None, schema.rows, f, questions);
+            self.feedforward(&layer.feedforward, f, questions);
         }
-        Ok(())
     }
 
     /// The logits of every option.
-    fn score(&self, schema: &Schema) -> Result<(), CudaError> {
-        let (gpu, kernels, work, weights) = (self.gpu, self.kernels, self.work, self.weights);
-        let HeadSizes { width, pitch, .. } = self.sizes;
-        let (questions, options) = (schema.questions.len(), schema.question_of.len());
-        // The questions' rows are wanted normed once more, then no more.
-        kernels.layer_norm(
-            gpu,
-            &work.fields,
-            weights.field_norm.both(),
-            &work.fields,
-            questions,
-        )?;
-        self.norm(&weights.option_norm, &work.options, options)?;
+    fn score(&mut self, schema: &Schema) {
+        let (work, weights) = (self.forward.work, self.forward.weights);
+        let pitch = self.forward.sizes.pitch;
+        let options = schema.question_of.len();
+        let [first_map, second_map] = &weights.scorer;
+        let bias = second_map.bias.as_ref().expect("it was loaded with one");
         for first in (0..options).step_by(OPTIONS) {
             let end = options.min(first + OPTIONS);
             let count = end - first;
             let features = work.features.part(0..count * 4 * pitch);
-            kernels.features(
-                gpu,
-                [&work.rows.part(first * pitch..end * pitch), &work.fields],
+            self.phases.features(
+                [&work.options.part(first * pitch..end * pitch), &work.fields],
                 &schema.question_of.part(first..end),
+                [weights.option_norm.both(), weights.field_norm.both()],
                 [&features, &work.cosines],
-            )?;
-            let inner = &work.inner;
-            self.launch(HeadMap {
+            );
+            self.end_stage("head: scores");
+            self.phases.linear(HeadMap {
                 gelu: true,
                 out_pitch: work.inner_pitch,
-                ..self.map(&weights.scorer.first, (&features, 4 * pitch), inner, count)
-            })?;
-            assert_eq!(
-                weights.scorer.first.outputs, width,
-                "the scorer's inner width"
-            );
-            self.launch(HeadMap {
-                out_pitch: RESIDUAL_PITCH,
-                ..self.map(
-                    &weights.scorer.second,
-                    (inner, work.inner_pitch),
-                    &work.residuals,
-                    count,
-                )
-            })?;
-            kernels.logits(
-                gpu,
-                [
-                    &work.priors.part(first..end),
-                    &work.cosines,
-                    &work.residuals,
-                ],
-                RESIDUAL_PITCH,
+                ..self.map(first_map, (&features, 4 * pitch), &work.inner, count)
+            });
+            self.end_stage("head: scores");
+            self.phases.logits(
+                (&work.inner, work.inner_pitch),
+                (&second_map.weight, bias, second_map.inputs),
+                [&work.priors.part(first..end), &work.cosines],
                 &work.logits.part(first..end),
                 [weights.gate, weights.joint_scale],
-            )?;
+            );
+            self.end_stage("head: scores");
         }
-        self.note("head: scores", 0.0, 0.0)
     }
 
-    /// Attention of normed queries, in `work.rows`, over the memory; added to `to`.
+    /// Attention of `to`, normed, over the memory, which is normed or not; added to it.
     fn read(
-        &self,
+        &mut self,
         attention: &Attention,
         norm: Option<&Norm>,
         rows: usize,
         to: &Block<f64>,
         count: usize,
-    ) -> Result<(), CudaError> {
-        let (gpu, kernels, work) = (self.gpu, self.kernels, self.work);
-        let HeadSizes {
-            width,
-            pitch,
-            heads,
-            ..
-        } = self.sizes;
-        self.linear(&attention.query, (&work.rows, pitch), &work.queries, count)?;
-        for first in (0..count).step_by(PAIR_QUERIES) {
-            let some = (count - first).min(PAIR_QUERIES);
+    ) {
+        let (work, place) = (self.forward.work, self.forward.place);
+        let HeadSizes { pitch, heads, .. } = self.forward.sizes;
+        self.linear(&attention.query, (to, pitch), &work.queries, count);
+        self.end_stage("head: queries of attention");
+        let norms = norm.map(Norm::both);
+        let at_once = work.queries_at_once(self.forward.sizes, rows, count);
+        for first in (0..count).step_by(at_once) {
+            let some = (count - first).min(at_once);
             let part = first * pitch..(first + some) * pitch;
             let mix = Mix {
                 expanded: &work.expanded,
                 scales: &work.pair_scales,
-                scores: &work.scores,
                 weights: &work.pair_weights,
-                results: &work.results,
+                marks: &work.marks,
+                sums: &work.mark_sums,
                 partial: &work.partial,
                 mixed: &work.mixed,
-                memory: &self.place.memory,
-                forms: &self.place.forms,
+                memory: &place.memory,
+                forms: &place.forms,
                 rows,
                 count: some,
             };
-            let queries = (&work.queries.part(part.clone()), pitch);
-            let norms = norm.map(Norm::both);
+            let queries = work.queries.part(part.clone());
             let weight = norms.map(|[weight, _]| weight);
-            let work_of_rows = 6.0 * (some * heads * rows * width) as f64;
-            kernels.expand(gpu, queries, &attention.key.weight, weight, &mix)?;
-            self.note("head: queries of attention", 0.0, 0.0)?;
-            kernels.scores(gpu, &mix)?;
-            self.note("head: scores of memory rows", work_of_rows, 0.0)?;
-            kernels.soften(gpu, &mix, norm.is_some())?;
-            self.note("head: softmax", 0.0, 0.0)?;
-            kernels.weigh(gpu, &mix)?;
-            self.note("head: weighted memory rows", work_of_rows, 0.0)?;
-            kernels.combine(gpu, &mix, norms)?;
-            self.launch(HeadMap {
+            self.phases
+                .expand(&queries, &attention.key.weight, weight, &mix);
+            self.end_stage("head: queries of attention");
+            self.end_launch();
+            self.steps.push(Step::Attend(mix, norm.is_some()));
+            self.phases.combine(&mix, norms);
+            self.end_stage("head: values of attention");
+            self.phases.linear(HeadMap {
                 x_group: pitch,
                 groups: heads,
                 ..self.map(
@@ -369,69 +348,48 @@ impl Forward<'_> {
                     &work.attended.part(part),
                     some,
                 )
-            })?;
+            });
+            self.end_stage("head: values of attention");
         }
-        self.add_linear(&attention.out, (&work.attended, pitch), to, count)?;
-        self.note("head: values of attention", 0.0, 0.0)
+        self.add_linear(&attention.out, (&work.attended, pitch), to, count);
+        self.end_stage("head: values of attention");
     }
 
-    /// Linear, GELU, linear of normed rows, in `work.rows`; added to `to`.
-    fn feedforward(
-        &self,
-        layer: &FeedForward,
-        to: &Block<f64>,
-        count: usize,
-    ) -> Result<(), CudaError> {
-        let (work, pitch) = (self.work, self.sizes.pitch);
+    /// Linear, GELU, linear of `to`, normed; added to it.
+    fn feedforward(&mut self, layer: &FeedForward, to: &Block<f64>, count: usize) {
+        let (work, pitch) = (self.forward.work, self.forward.sizes.pitch);
         for first in (0..count).step_by(OPTIONS) {
             let end = count.min(first + OPTIONS);
-            let part = first * pitch..end * pitch;
-            let normed = work.rows.part(part.clone());
-            self.launch(HeadMap {
+            let part = to.part(first * pitch..end * pitch);
+            self.phases.linear(HeadMap {
                 gelu: true,
                 out_pitch: work.inner_pitch,
-                ..self.map(&layer.first, (&normed, pitch), &work.inner, end - first)
-            })?;
+                ..self.map(&layer.first, (&part, pitch), &work.inner, end - first)
+            });
+            self.end_stage("head: feed-forward");
             let inner = (&work.inner, work.inner_pitch);
-            self.add_linear(&layer.second, inner, &to.part(part), end - first)?;
+            self.add_linear(&layer.second, inner, &part, end - first);
+            self.end_stage("head: feed-forward");
         }
-        self.note("head: feed-forward", 0.0, 0.0)
-    }
-
-    /// Norms rows, `[count, pitch]`, into `work.rows`.
-    fn norm(&self, norm: &Norm, x: &Block<f64>, count: usize) -> Result<(), CudaError> {
-        self.kernels
-            .layer_norm(self.gpu, x, norm.both(), &self.work.rows, count)
     }
 
     /// `out = linear(x)`, rows of `out` lie at the pitch of W.
-    fn linear(
-        &self,
-        linear: &Linear,
-        x: (&Block<f64>, usize),
-        out: &Block<f64>,
-        rows: usize,
-    ) -> Result<(), CudaError> {
-        self.launch(self.map(linear, x, out, rows))
+    fn linear(&mut self, linear: &Linear, x: (&Block<f64>, usize), out: &Block<f64>, rows: usize) {
+        self.phases.linear(self.map(linear, x, out, rows));
     }
 
     /// `out += linear(x)`.
     fn add_linear(
-        &self,
+        &mut self,
         linear: &Linear,
         x: (&Block<f64>, usize),
         out: &Block<f64>,
         rows: usize,
-    ) -> Result<(), CudaError> {
-        let map = HeadMap {
+    ) {
+        self.phases.linear(HeadMap {
             add: Some(out),
             ..self.map(linear, x, out, rows)
-        };
-        self.launch(map)
-    }
-
-    fn launch(&self, map: HeadMap<'_>) -> Result<(), CudaError> {
-        self.kernels.linear(self.gpu, map, &self.work.splits)
+        });
     }
 
     fn map<'b>(
@@ -447,10 +405,11 @@ impl Forward<'_> {
             x_pitch,
             x_group: 0,
             weight: &linear.weight,
+            norm: linear.norm.as_ref().map(|norm| (&norm.weight, &norm.sums)),
             bias: linear.bias.as_ref(),
             add: None,
             out,
-            out_pitch: self.sizes.pitch,
+            out_pitch: self.forward.sizes.pitch,
             rows,
             inputs: linear.inputs,
             outputs: linear.outputs,
@@ -459,11 +418,60 @@ impl Forward<'_> {
         }
     }
 
-    /// Notes a part of the pass.
-    fn note(&self, name: &'static str, flop: f64, bytes: f64) -> Result<(), CudaError> {
-        match self.profile {
-            Some(profile) => profile.note(self.gpu, Part { name, flop, bytes }),
-            None => Ok(()),
+    /// Ends a stage, whose phases are all a part of the pass.
+    fn end_stage(&mut self, name: &'static str) {
+        self.phases.end_stage();
+        self.names.resize(self.phases.list().len(), name);
+    }
+
+    /// Ends a launch; nothing if there is none in the making.
+    fn end_launch(&mut self) {
+        let end = self.phases.list().len();
+        if self.queued < end {
+            self.steps.push(Step::Phases(self.queued..end));
         }
+        self.queued = end;
+    }
+
+    /// Queues everything.
+    fn run(mut self) -> Result<(), CudaError> {
+        self.end_launch();
+        let Forward {
+            gpu,
+            kernels,
+            sizes,
+            work,
+            profile,
+            ..
+        } = self.forward;
+        let phases = work.phases.part(0..self.phases.list().len());
+        gpu.upload(&phases, self.phases.list())?;
+        let launch = |range| kernels.finish(gpu, &phases, range, &work.gate);
+        for step in &self.steps {
+            match step {
+                // To be measured, each stage is a launch.
+                Step::Phases(range) if profile.is_some() => {
+                    let mut first = range.start;
+                    for index in range.clone() {
+                        if self.phases.ends_stage(index) {
+                            launch(first..index + 1)?;
+                            self.forward.note(self.names[index], 0.0, 0.0)?;
+                            first = index + 1;
+                        }
+                    }
+                }
+                Step::Phases(range) => launch(range.clone())?,
+                Step::Attend(mix, is_normed) => {
+                    let flop = 6.0 * (mix.count * sizes.heads * mix.rows * sizes.width) as f64;
+                    kernels.scores(gpu, mix, *is_normed)?;
+                    self.forward
+                        .note("head: weights of memory rows", flop, 0.0)?;
+                    kernels.weigh(gpu, mix)?;
+                    self.forward.note("head: weighted memory rows", flop, 0.0)?;
+                }
+                Step::Upload(means) => gpu.upload(&work.lexical.part(0..means.len()), means)?,
+            }
+        }
+        Ok(())
     }
 }

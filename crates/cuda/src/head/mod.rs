@@ -9,7 +9,7 @@
 //!
 //! The head has a stream of its own beside the backend's. Hidden rows come from the backend's device memory
 //! ([`HeadRun::absorb_kept`]), or from the host ([`HeadRun::absorb`]); a row's bits are the same either way. `room` is its
-//! memory, `forward` its passes, `kernels/head.cu` and `kernels/head_sm90.cu` what runs.
+//! memory, `forward` its passes, `kernels/head.cu`, `kernels/head_sm90.cu` and `kernels/head_finish.cu` what runs.
 //!
 //! Precision: rows of the prompt have 22 bits, products of theirs f32 accuracy; what belongs to the few options and
 //! questions is f64. Sum order: fixed by the record alone, see the kernels.
@@ -158,6 +158,27 @@ impl CudaHead {
         Ok(head)
     }
 
+    /// Puts rows of an output embedding on the device, as a backend that has it would; for tests.
+    #[cfg(test)]
+    pub(crate) fn with_table(mut self, rows: &[u16]) -> CudaHead {
+        let shared = Arc::get_mut(&mut self.shared).expect("nobody else has it");
+        shared.gpu.bind().unwrap();
+        let bytes = crate::driver::Arena::bytes_for::<u16>(rows.len());
+        let mut arena = crate::driver::Arena::new(&shared.gpu, "a table", bytes).unwrap();
+        let table = arena.take(rows.len());
+        shared.gpu.upload(&table, rows).unwrap();
+        shared.table = Some(table);
+        self
+    }
+
+    /// Leaves out the products with small tiles; for tests.
+    #[cfg(test)]
+    pub(crate) fn without_small_tiles(mut self) -> CudaHead {
+        let shared = Arc::get_mut(&mut self.shared).expect("nobody else has it");
+        shared.kernels.leave_small_tiles();
+        self
+    }
+
     /// Fills all memory that a decision uses with NaN, as a decision that was wrong would leave it; for tests.
     #[cfg(test)]
     pub(crate) fn poison(&self) {
@@ -174,27 +195,28 @@ impl CudaHead {
             shared.gpu.fill(block, 0xFF).unwrap();
         }
         for block in [
-            &work.rows,
             &work.queries,
             &work.attended,
             &work.conversed,
             &work.mixed,
+            &work.global,
         ] {
             shared.gpu.fill(block, 0xFF).unwrap();
         }
-        for block in [&work.priors, &work.cosines, &work.weights, &work.residuals] {
+        for block in [&work.priors, &work.cosines, &work.weights] {
             shared.gpu.fill(block, 0xFF).unwrap();
         }
-        for block in [&work.memory, &work.scores, &work.partial, &work.uploaded] {
+        for block in [&work.memory, &work.partial, &work.uploaded] {
             shared.gpu.fill(block, 0xFF).unwrap();
         }
         for parts in [&work.normed, &work.expanded, &work.pair_weights] {
             shared.gpu.fill(&parts.high, 0xFF).unwrap();
             shared.gpu.fill(&parts.low, 0xFF).unwrap();
         }
-        for block in [&work.pair_scales, &work.results, &work.stats] {
+        for block in [&work.pair_scales, &work.mark_sums, &work.stats] {
             shared.gpu.fill(block, 0xFF).unwrap();
         }
+        shared.gpu.fill(&work.marks, 0xFF).unwrap();
         let place = shared.places.take().unwrap();
         shared.gpu.fill(&place.get().sums, 0xFF).unwrap();
         shared.gpu.fill(&place.get().forms, 0xFF).unwrap();

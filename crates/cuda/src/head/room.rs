@@ -11,7 +11,7 @@ use descant_release::HeadConfig;
 use super::HeadOptions;
 use crate::driver::{Arena, Block, Gpu, Plain};
 use crate::error::CudaError;
-use crate::launch::{HeadSizes, Mix, PAIR_QUERIES, Parts, Splits};
+use crate::launch::{HeadSizes, Mix, Parts, Phase, Splits};
 
 /// Hidden rows that are normed and projected at one time.
 pub(super) const ROWS: usize = 4096;
@@ -19,8 +19,12 @@ pub(super) const ROWS: usize = 4096;
 pub(super) const HOST_ROWS: usize = 256;
 /// Options whose wide rows exist at one time.
 pub(super) const OPTIONS: usize = 256;
-/// Values from one residual of an option to the next.
-pub(super) const RESIDUAL_PITCH: usize = 8;
+/// Most queries that attend the memory together.
+const QUERIES: usize = 256;
+/// How many there is room for at least: of a prompt of up to `LENGTH` rows, and of the longest.
+const QUERIES_OFTEN: usize = 128;
+const LENGTH: usize = 16_384;
+const QUERIES_LEAST: usize = 32;
 
 /// The sizes of a head as its kernels take them.
 pub(super) fn sizes(config: &HeadConfig) -> HeadSizes {
@@ -84,7 +88,6 @@ pub(super) struct Work {
     /// Rows of options and of questions, `[spans, pitch]`
     pub(super) options: Block<f64>,
     pub(super) fields: Block<f64>,
-    pub(super) rows: Block<f64>,
     pub(super) queries: Block<f64>,
     pub(super) attended: Block<f64>,
     /// `[spans, 3 · pitch]`
@@ -93,16 +96,20 @@ pub(super) struct Work {
     pub(super) priors: Block<f64>,
     pub(super) cosines: Block<f64>,
     pub(super) weights: Block<f64>,
-    pub(super) residuals: Block<f64>,
     pub(super) logits: Block<f32>,
+    /// P_global g, `[pitch]`
+    pub(super) global: Block<f64>,
+    /// The list of a finish, and where its blocks wait for one another: zero between launches.
+    pub(super) phases: Block<Phase>,
+    pub(super) gate: Block<i32>,
     /// Where splits of linear maps meet.
     pub(super) splits: Splits,
     /// See [`Mix`].
     pub(super) expanded: Parts,
     pub(super) pair_scales: Block<[f64; 2]>,
-    pub(super) scores: Block<f32>,
     pub(super) pair_weights: Parts,
-    pub(super) results: Block<[f64; 2]>,
+    pub(super) marks: Block<[f32; 2]>,
+    pub(super) mark_sums: Block<[f64; 2]>,
     pub(super) partial: Block<f32>,
     pub(super) mixed: Block<f64>,
 }
@@ -187,8 +194,18 @@ fn work(cutter: &mut Cutter, config: &HeadConfig, options: &HeadOptions) -> Opti
     } = sizes(config);
     let (spans, positions) = (options.spans, options.positions);
     let rows_at_once = positions.min(ROWS);
-    let pairs = PAIR_QUERIES * heads;
-    let (row_pitch, key_splits) = (Mix::row_pitch(positions), Mix::splits(positions));
+    let queries = spans.min(QUERIES);
+    let pairs = queries * heads;
+    // Pairs with rows, and with partial sums; of each pair the last few are filled up.
+    let pair_rows = (QUERIES_OFTEN * LENGTH)
+        .min(queries * positions)
+        .max(QUERIES_LEAST * positions)
+        * heads;
+    let pair_groups = pair_rows / Mix::GROUP_LEAST + pairs;
+    let pair_splits = (queries.min(QUERIES_OFTEN) * Mix::splits_at_most(positions.min(LENGTH)))
+        .max(QUERIES_LEAST * Mix::splits(positions))
+        * heads;
+    let phases = phases_at_most(config, options);
     // The widest maps: the first of a feed-forward layer, and queries, keys and values side by side.
     let tiles = Splits::tiles(config.feedforward.max(3 * config.width))
         .max(Splits::tiles(config.width / heads) * heads);
@@ -210,27 +227,52 @@ fn work(cutter: &mut Cutter, config: &HeadConfig, options: &HeadOptions) -> Opti
         inner_pitch: Some(inner_pitch),
         options: cutter.take(spans * pitch),
         fields: cutter.take(spans * pitch),
-        rows: cutter.take(spans * pitch),
         queries: cutter.take(spans * pitch),
         attended: cutter.take(spans * pitch),
         conversed: cutter.take(spans * 3 * pitch),
         priors: cutter.take(spans),
         cosines: cutter.take(OPTIONS),
         weights: cutter.take(spans),
-        residuals: cutter.take(OPTIONS * RESIDUAL_PITCH),
         logits: cutter.take(spans),
+        global: cutter.take(pitch),
+        phases: cutter.take(phases),
+        gate: cutter.take(2),
         splits: cutter.splits(tiles),
         expanded: cutter.parts(pairs * pitch),
         pair_scales: cutter.take(pairs),
-        scores: cutter.take(pairs * row_pitch),
-        pair_weights: cutter.parts(pairs * row_pitch),
-        results: cutter.take(pairs),
-        partial: cutter.take(key_splits * pairs * pitch),
+        pair_weights: cutter.parts(pair_rows + 8 * pairs),
+        marks: cutter.take(pair_groups),
+        mark_sums: cutter.take(pair_groups),
+        partial: cutter.take(pair_splits * pitch),
         mixed: cutter.take(pairs * pitch),
     })
 }
 
+/// Phases of a finish at most: of each layer eight, two for each part of the options in feed-forward, five for each part of the
+/// queries; and the rest.
+fn phases_at_most(config: &HeadConfig, options: &HeadOptions) -> usize {
+    let (parts, query_parts) = (
+        options.spans.div_ceil(OPTIONS),
+        options.spans.div_ceil(QUERIES_LEAST),
+    );
+    let layer = 8 + 2 * parts + 5 * query_parts;
+    16 + 8 * parts + (config.routing_layers + config.layers) * layer
+}
+
 impl Work {
+    /// How many of so many queries attend `rows` memory rows together.
+    pub(super) fn queries_at_once(&self, sizes: HeadSizes, rows: usize, count: usize) -> usize {
+        let HeadSizes { pitch, heads, .. } = sizes;
+        let room = [
+            self.mixed.len() / pitch,
+            self.pair_weights.high.len() / Mix::row_pitch(rows),
+            self.marks.len() / rows.div_ceil(Mix::GROUP_LEAST),
+            self.partial.len() / (Mix::splits(rows) * pitch),
+        ];
+        let pairs = room.into_iter().fold(count * heads, usize::min);
+        pairs / heads
+    }
+
     pub(super) fn new(
         gpu: &Gpu,
         config: &HeadConfig,

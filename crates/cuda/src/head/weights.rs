@@ -33,8 +33,8 @@ pub(super) struct Weights {
     pub(super) decoder: Vec<DecoderLayer>,
     pub(super) field_norm: Norm,
     pub(super) option_norm: Norm,
-    /// 4 W to W to 1
-    pub(super) scorer: FeedForward,
+    /// 4 W to W to 1, without a norm.
+    pub(super) scorer: [Linear; 2],
     /// `exp(min(prior_logit_scale, ln 100))`
     pub(super) prior_scale: f64,
     /// `exp(min(joint_logit_scale, ln 100))`
@@ -72,6 +72,8 @@ pub(super) struct Projection {
 pub(super) struct Linear {
     pub(super) weight: WeightBlock,
     pub(super) bias: Option<Block<f32>>,
+    /// What the rows go through first.
+    pub(super) norm: Option<Folded>,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
 }
@@ -83,45 +85,57 @@ impl Linear {
         Linear {
             weight: self.weight.part(rows.start * pitch..rows.end * pitch),
             bias: self.bias.as_ref().map(|bias| bias.part(rows.clone())),
+            norm: None,
             inputs: self.inputs,
             outputs: rows.len(),
         }
     }
 }
 
+/// A LayerNorm of which only what depends on the row is left to do; see `Map` in the kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Folded {
+    pub(super) weight: Block<f32>,
+    /// `[2, outputs]`: of each output the sum of its weights times the norm's, and of its weights times the norm's bias and its
+    /// own.
+    pub(super) sums: Block<f64>,
+}
+
 /// A layer in which the options read the memory.
 #[derive(Debug)]
 pub(super) struct EvidenceLayer {
-    pub(super) query_norm: Norm,
     pub(super) memory_norm: Norm,
     pub(super) attention: Attention,
-    pub(super) feedforward_norm: Norm,
     pub(super) feedforward: FeedForward,
 }
 
 /// A layer in which the questions read each other and the memory.
 #[derive(Debug)]
 pub(super) struct DecoderLayer {
-    pub(super) norm1: Norm,
-    pub(super) self_attention: Attention,
-    pub(super) norm2: Norm,
+    pub(super) self_attention: SelfAttention,
     pub(super) cross_attention: Attention,
-    pub(super) norm3: Norm,
     pub(super) feedforward: FeedForward,
 }
 
-/// The linear maps of a multi-head attention.
+/// The linear maps of rows that attend one another.
+#[derive(Debug)]
+pub(super) struct SelfAttention {
+    /// Queries, keys, values of normed rows, `[3 W, W]`
+    pub(super) all: Linear,
+    pub(super) out: Linear,
+}
+
+/// The linear maps of rows that attend the memory.
 #[derive(Debug)]
 pub(super) struct Attention {
-    /// Queries, keys, values, `[3 W, W]`; then each alone.
-    pub(super) all: Linear,
+    /// Of normed rows.
     pub(super) query: Linear,
     pub(super) key: Linear,
     pub(super) value: Linear,
     pub(super) out: Linear,
 }
 
-/// Linear, GELU, linear.
+/// Linear, GELU, linear, of normed rows.
 #[derive(Debug)]
 pub(super) struct FeedForward {
     pub(super) first: Linear,
@@ -153,7 +167,10 @@ impl Weights {
             decoder: decoder.collect::<Result<_, _>>()?,
             field_norm: load.norm("field_norm")?,
             option_norm: load.norm("option_norm")?,
-            scorer: load.feedforward(["residual_scorer.0", "residual_scorer.3"])?,
+            scorer: [
+                load.linear("residual_scorer.0")?,
+                load.linear("residual_scorer.3")?,
+            ],
             prior_scale: load.scale("prior_logit_scale")?,
             joint_scale: load.scale("joint_logit_scale")?,
             gate: 1.0 / (1.0 + (-load.scalar("residual_gate")?).exp()),
@@ -185,51 +202,130 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn evidence(&self, at: &str) -> Result<EvidenceLayer, CudaError> {
         Ok(EvidenceLayer {
-            query_norm: self.norm(&format!("{at}.query_norm"))?,
             memory_norm: self.norm(&format!("{at}.memory_norm"))?,
-            attention: self.attention(&format!("{at}.attention"))?,
-            feedforward_norm: self.norm(&format!("{at}.feedforward_norm"))?,
-            feedforward: self.feedforward([
-                &format!("{at}.feedforward.0"),
-                &format!("{at}.feedforward.3"),
-            ])?,
+            attention: self.attention(&format!("{at}.attention"), &format!("{at}.query_norm"))?,
+            feedforward: self.feedforward(
+                &format!("{at}.feedforward_norm"),
+                [
+                    &format!("{at}.feedforward.0"),
+                    &format!("{at}.feedforward.3"),
+                ],
+            )?,
         })
     }
 
     fn decoder(&self, at: &str) -> Result<DecoderLayer, CudaError> {
+        let self_attention = format!("{at}.self_attn");
         Ok(DecoderLayer {
-            norm1: self.norm(&format!("{at}.norm1"))?,
-            self_attention: self.attention(&format!("{at}.self_attn"))?,
-            norm2: self.norm(&format!("{at}.norm2"))?,
-            cross_attention: self.attention(&format!("{at}.multihead_attn"))?,
-            norm3: self.norm(&format!("{at}.norm3"))?,
-            feedforward: self.feedforward([&format!("{at}.linear1"), &format!("{at}.linear2")])?,
+            self_attention: SelfAttention {
+                all: Linear {
+                    norm: Some(self.fold(
+                        &format!("{at}.norm1"),
+                        [
+                            &format!("{self_attention}.in_proj_weight"),
+                            &format!("{self_attention}.in_proj_bias"),
+                        ],
+                        None,
+                    )?),
+                    ..self.packed(&self_attention)?
+                },
+                out: self.linear(&format!("{self_attention}.out_proj"))?,
+            },
+            cross_attention: self
+                .attention(&format!("{at}.multihead_attn"), &format!("{at}.norm2"))?,
+            feedforward: self.feedforward(
+                &format!("{at}.norm3"),
+                [&format!("{at}.linear1"), &format!("{at}.linear2")],
+            )?,
         })
     }
 
-    /// The maps of a packed attention: a third of `in_proj` each for queries, keys and values.
-    fn attention(&self, at: &str) -> Result<Attention, CudaError> {
+    /// Queries, keys and values of a packed attention.
+    fn packed(&self, at: &str) -> Result<Linear, CudaError> {
         let weight = self.weights.tensor(&format!("{at}.in_proj_weight"))?;
-        let all = Linear {
+        Ok(Linear {
             weight: self.matrix(&weight)?,
             bias: Some(self.vector(&format!("{at}.in_proj_bias"))?),
+            norm: None,
             inputs: weight.shape[1],
             outputs: weight.shape[0],
-        };
+        })
+    }
+
+    /// The maps of a packed attention: a third of it each for queries, of rows that `norm` norms, keys and values.
+    fn attention(&self, at: &str, norm: &str) -> Result<Attention, CudaError> {
+        let all = self.packed(at)?;
         let width = all.inputs;
+        let folded = self.fold(
+            norm,
+            [
+                &format!("{at}.in_proj_weight"),
+                &format!("{at}.in_proj_bias"),
+            ],
+            Some(0..width),
+        )?;
         Ok(Attention {
-            query: all.part(0..width),
+            query: Linear {
+                norm: Some(folded),
+                ..all.part(0..width)
+            },
             key: all.part(width..2 * width),
             value: all.part(2 * width..3 * width),
-            all,
             out: self.linear(&format!("{at}.out_proj"))?,
         })
     }
 
-    fn feedforward(&self, [first, second]: [&str; 2]) -> Result<FeedForward, CudaError> {
+    /// Two maps, the first of rows that `norm` norms.
+    fn feedforward(
+        &self,
+        norm: &str,
+        [first, second]: [&str; 2],
+    ) -> Result<FeedForward, CudaError> {
+        let folded = self.fold(
+            norm,
+            [&format!("{first}.weight"), &format!("{first}.bias")],
+            None,
+        )?;
         Ok(FeedForward {
-            first: self.linear(first)?,
+            first: Linear {
+                norm: Some(folded),
+                ..self.linear(first)?
+            },
             second: self.linear(second)?,
+        })
+    }
+
+    /// The sums of a norm before a map, by the host, in f64.
+    fn fold(
+        &self,
+        norm: &str,
+        [weight, bias]: [&str; 2],
+        outputs: Option<Range<usize>>,
+    ) -> Result<Folded, CudaError> {
+        let vector = |name: &str| -> Result<Vec<f32>, CudaError> {
+            Ok(self.weights.tensor(name)?.to_f32()?)
+        };
+        let (scale, shift) = (
+            vector(&format!("{norm}.weight"))?,
+            vector(&format!("{norm}.bias"))?,
+        );
+        let (weight, bias) = (self.weights.tensor(weight)?, vector(bias)?);
+        let outputs = outputs.unwrap_or(0..weight.shape[0]);
+        let (mut scaled, mut shifted) = (Vec::new(), Vec::new());
+        let mut row = vec![0.0; scale.len()];
+        for output in outputs {
+            weight.copy_rows_f32_into(output..output + 1, &mut row);
+            let sum_with = |other: &[f32]| -> f64 {
+                let terms = row.iter().zip(other);
+                terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+            };
+            scaled.push(sum_with(&scale));
+            shifted.push(sum_with(&shift) + f64::from(bias[output]));
+        }
+        scaled.extend(shifted);
+        Ok(Folded {
+            weight: self.upload(&scale)?,
+            sums: self.upload(&scaled)?,
         })
     }
 
@@ -246,6 +342,7 @@ impl Loader<'_> {
         Ok(Linear {
             weight: self.matrix(&weight)?,
             bias: None,
+            norm: None,
             inputs: weight.shape[1],
             outputs: weight.shape[0],
         })

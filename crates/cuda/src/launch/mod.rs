@@ -21,7 +21,7 @@ pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES, SUMS};
 pub(crate) use gemm::Kind;
 pub(crate) use gemm::{GemmKernels, Product};
 pub(crate) use head::{
-    HeadKernels, HeadMap, HeadSizes, Mix, PAIR_QUERIES, Parts, Rows, SplitProduct, Splits,
+    HeadKernels, HeadMap, HeadSizes, Mix, Parts, Phase, Phases, Rows, SplitProduct, Splits,
     WeightBlock,
 };
 pub(crate) use rows::{RowKernels, WIDTH_MAX};

@@ -120,6 +120,19 @@ fn cuts_leave_the_bits() {
 }
 
 #[test]
+fn small_tiles_leave_the_bits() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, false);
+    let other = load(&drawn.config, &drawn.weights, false).without_small_tiles();
+    for case in drawn.cases() {
+        assert_same_logits(&case.name, &whole(&other, &case), &whole(&head, &case));
+    }
+}
+
+#[test]
 fn company_leaves_the_bits() {
     if device(false).is_none() {
         return;
@@ -348,6 +361,93 @@ fn kept_rows_give_the_bits_of_rows_from_the_host() {
         );
         assert!(cpu_rows.is_err());
     }
+}
+
+/// Prints what a decision takes once all its rows were taken in, alone and beside products of another stream, and the parts.
+#[test]
+#[ignore = "measures"]
+fn times_of_a_finish() {
+    const VALUES: u16 = 50;
+    let config = HeadConfig {
+        hidden: 4096,
+        width: 1024,
+        routing_layers: 2,
+        layers: 4,
+        heads: 16,
+        feedforward: 4096,
+    };
+    let tokens: Vec<usize> = (0..usize::from(VALUES)).collect();
+    let weights: Arc<dyn HeadWeights> = Arc::new(DrawnHead::new(&config, SEED, &tokens));
+    let options = HeadOptions {
+        ordinal: 0,
+        positions: 16_384,
+        runs: 2,
+        staged_rows: 0,
+        spans: HeadOptions::spans_of(16_384),
+        portable: false,
+    };
+    // Values from 1 on, as bf16.
+    let table: Vec<u16> = (0..usize::from(VALUES) * config.hidden)
+        .map(|i| 0x3F80 + (i % 64) as u16)
+        .collect();
+    let head = CudaHead::load(&config, weights, options)
+        .unwrap()
+        .with_table(&table);
+    let busy = std::sync::atomic::AtomicBool::new(true);
+    let schemas = [(1, 2), (8, 4), (64, 4)];
+    let lengths = [256, 1024, 4096, 16_384];
+    let measure = |company: &str| {
+        for rows in lengths {
+            let hidden = seeded::uniform("timed", SEED, 0, rows * config.hidden, Rule::HIDDEN);
+            for (questions, options) in schemas {
+                let spans = questions * (options + 1);
+                if 3 * spans > rows {
+                    continue;
+                }
+                let schema = vec![(Kind::Choice, options); questions];
+                let start = rows - 3 * spans - 3;
+                let encoded = Arc::new(record(rows, &schema, start, usize::from(VALUES)));
+                let mut times: Vec<f64> = (0..9)
+                    .map(|_| {
+                        let mut run = head.begin(Arc::clone(&encoded));
+                        run.absorb(0, &hidden).unwrap();
+                        let started = std::time::Instant::now();
+                        run.finish().unwrap();
+                        started.elapsed().as_secs_f64() * 1e3
+                    })
+                    .collect();
+                times.sort_by(f64::total_cmp);
+                println!(
+                    "{company} {rows} rows, {questions} questions of {options}: finish {:.3} ms ({:.3} to {:.3})",
+                    times[4], times[0], times[8]
+                );
+            }
+        }
+    };
+    measure("alone,");
+    for rows in [1024, 16_384] {
+        let encoded = Arc::new(record(
+            rows,
+            &[(Kind::Choice, 4); 8],
+            rows - 123,
+            usize::from(VALUES),
+        ));
+        let hidden = vec![0x3F40; rows * config.hidden];
+        for part in head.run_in_parts(&encoded, &hidden).unwrap() {
+            println!(
+                "{rows} rows, {:<32} {:>3} {:.4} ms {:.0} TFLOP/s",
+                part.name,
+                part.count,
+                part.ms,
+                part.flop / part.ms / 1e9
+            );
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| super::products::keep_busy(&busy));
+        measure("beside products,");
+        busy.store(false, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 fn load(config: &HeadConfig, weights: &Arc<dyn HeadWeights>, portable: bool) -> CudaHead {

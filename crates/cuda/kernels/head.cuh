@@ -1,0 +1,173 @@
+// What the head's kernels share: values in two f16 parts, sums over a block, and the softmax over the memory by groups of keys.
+#pragma once
+#include "ptx.cuh"
+
+constexpr float MEMORY_SCALE = 1024.0f;  // at most 2048 values a row: the greatest of a normal form is below 46
+constexpr int WEIGHT_BITS = 14;          // weights of keys lie below 2^14
+constexpr double NORM_EPS = 1e-5;        // torch's LayerNorm
+
+__device__ __forceinline__ uint16_t half_of(float x) {
+    uint16_t r;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}
+__device__ __forceinline__ float of_half(uint16_t x) {
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));
+    return r;
+}
+
+// Two values as two parts each, the first value in the low halves.
+__device__ __forceinline__ void split_f16(float a, float b, uint32_t& high, uint32_t& low) {
+    const uint16_t p = half_of(a), q = half_of(b);
+    high = p | (uint32_t)q << 16;
+    low = half_of(a - of_half(p)) | (uint32_t)half_of(b - of_half(q)) << 16;
+}
+// Four values, in places at a multiple of 8 bytes.
+__device__ __forceinline__ void store_parts_4(uint16_t* high, uint16_t* low, size_t at, const float (&x)[4]) {
+    uint2 top, rest;
+    split_f16(x[0], x[1], top.x, rest.x), split_f16(x[2], x[3], top.y, rest.y);
+    *(uint2*)(high + at) = top;
+    *(uint2*)(low + at) = rest;
+}
+
+__device__ __forceinline__ void load_4(const bf16* at, float (&x)[4]) {
+    const uint2 v = *(const uint2*)at;
+    x[0] = low_half(v.x), x[1] = high_half(v.x), x[2] = low_half(v.y), x[3] = high_half(v.y);
+}
+__device__ __forceinline__ void load_4(const float* at, float (&x)[4]) {
+    const float4 v = *(const float4*)at;
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+
+// Sums and maxima over a block; every thread gets the result. `parts` has a place for each warp.
+__device__ __forceinline__ double warp_sum_f64(double x) {
+#pragma unroll
+    for (int distance = 16; distance; distance >>= 1) x += __shfl_xor_sync(~0u, x, distance);
+    return x;
+}
+template <int WARPS> __device__ __forceinline__ double block_sum_f64(double x, double (&parts)[WARPS]) {
+    x = warp_sum_f64(x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
+    __syncthreads();
+    double sum = parts[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) sum += parts[i];
+    return sum;
+}
+// The maximum; NaN does not count.
+template <int WARPS> __device__ __forceinline__ float block_max(float x, float (&parts)[WARPS]) {
+#pragma unroll
+    for (int distance = 16; distance; distance >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, distance));
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
+    __syncthreads();
+    float max = parts[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) max = fmaxf(max, parts[i]);
+    return max;
+}
+
+// A product of f32 accuracy, as the kernels take it: out[split][m][n] = scale * sum over the split's k of a[m][k] b[n][k]. The
+// last four serve the softmax over the memory.
+struct Product {
+    float* out;
+    const double2* scales;
+    const float2* forms;
+    uint16_t *high, *low;
+    float2* marks;
+    double2* sums;
+    int m, n, k, k_split, a_pitch, b_pitch, out_pitch, rows_first, groups;
+    float scale;
+};
+
+// What becomes of a product's sums.
+enum End {
+    PLAIN,          // they go out
+    SCORES_NORMED,  // they are scores of a normed memory, of which weights are made
+    SCORES,         // of one that is not
+    WEIGHTED        // they go out; the product's A are weights by groups
+};
+
+// Weights of a group of 8 G keys for the softmax, base 2, from raw scores in registers as a tensor core's sums lie in a warp:
+// d[4 g + 2 half + e] belongs to pair `pair` + 8 half and key `key` + 8 g + e, where four lanes share a pair. Of a normed memory
+// the score is raw * scale and the weight p; else the score is deviation * raw * scale + mean * (sum of u), and the weight
+// p * deviation. Each group has a mark of its own: p is 2^(score - mark), where the mark is the first whole number not below
+// the group's greatest score; and deviations are divided by the first power of two above the group's greatest. So groups differ
+// by powers of two alone, and no bit is lost when they meet. Weights go out in two parts [pairs, pitch], times 2^14; with
+// (mark, mark + exponent of the deviations) and the group's sums of p and of p times the rows' means.
+template <bool NORMED, int G, int COUNT>
+__device__ __forceinline__ void soften(const Product& product, const float (&d)[COUNT], int g0, int pair, int key) {
+    const int rows = product.n, pitch = product.out_pitch, group = key / (8 * G);
+    if (group >= product.groups) return;
+    float2 form[2 * G];
+    int up = 0;
+    if (!NORMED) {
+        float greatest = 0;
+#pragma unroll
+        for (int i = 0; i < 2 * G; i++) {
+            const int at = key + 8 * (i / 2) + i % 2;
+            form[i] = at < rows ? product.forms[at] : make_float2(0, 0);
+            greatest = fmaxf(greatest, form[i].x);
+        }
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+        if (greatest > 0.0f && !isinf(greatest)) up = ilogbf(greatest) + 1;
+    }
+    const float lift = ldexpf(1.0f, WEIGHT_BITS - up);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = pair + 8 * half;
+        const bool there = row < product.m;
+        const double2 scale = there ? product.scales[row] : make_double2(0, 0);
+        const float factor = (float)scale.x, shift = (float)scale.y, shift_rest = (float)(scale.y - shift);
+        float s[2 * G], top = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < 2 * G; i++) {
+            s[i] = d[4 * (g0 + i / 2) + 2 * half + i % 2] * factor;
+            if (!NORMED) s[i] = fmaf(form[i].x, s[i], fmaf(form[i].y, shift, form[i].y * shift_rest));
+            if (key + 8 * (i / 2) + i % 2 < rows) top = fmaxf(top, s[i]);
+        }
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        const float mark = ceilf(top);
+        double sum = 0, means = 0;
+#pragma unroll
+        for (int i = 0; i < 2 * G; i++) {
+            const float p = key + 8 * (i / 2) + i % 2 < rows ? exp2f(s[i] - mark) : 0.0f;
+            sum += p;
+            if (!NORMED) means += (double)p * form[i].y;
+            s[i] = NORMED ? p * lift : p * (form[i].x * lift);
+        }
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            uint32_t high, low;
+            split_f16(s[2 * g], s[2 * g + 1], high, low);
+            if (!there || key + 8 * g >= pitch) continue;
+            const size_t at = (size_t)row * pitch + key + 8 * g;
+            *(uint32_t*)(product.high + at) = high;
+            *(uint32_t*)(product.low + at) = low;
+        }
+        sum += __shfl_xor_sync(~0u, sum, 1), means += __shfl_xor_sync(~0u, means, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2), means += __shfl_xor_sync(~0u, means, 2);
+        if (!there || (threadIdx.x & 3) != 0) continue;
+        product.marks[(size_t)row * product.groups + group] = make_float2(mark, mark + up);
+        product.sums[(size_t)row * product.groups + group] = make_double2(sum, means);
+    }
+}
+
+// 2^x of a difference of marks, at most 0: a power of two, or 0.
+__device__ __forceinline__ float power(float x) {
+    const int whole = (int)x;
+    return whole < -126 ? 0.0f : __int_as_float((whole + 127) << 23);
+}
+// By how much the groups of a split count, into `factors` [rows][pitch]: 2^(exponent - the split's greatest). A thread a row.
+__device__ __forceinline__ void weigh_groups(const Product& product, int row, int group, int count, float* factors) {
+    const float2* marks = product.marks + (size_t)min(row, product.m - 1) * product.groups + group;
+    float top = -INFINITY;
+#pragma unroll 8
+    for (int i = 0; i < count; i++) top = fmaxf(top, marks[i].y);
+#pragma unroll 8
+    for (int i = 0; i < count; i++) factors[i] = power(marks[i].y - top);
+}
