@@ -123,6 +123,26 @@ impl Forward<'_> {
 
     /// The logits of a record, in order, in `work.logits`.
     pub(super) fn logits(&self, schema: &Schema, lexical: &Lexical<'_>) -> Result<(), CudaError> {
+        self.finish(schema, lexical).run()
+    }
+
+    /// Launches of a record's finish; for tests.
+    #[cfg(test)]
+    pub(super) fn launches(&self, schema: &Schema, lexical: &Lexical<'_>) -> usize {
+        let launches = |step: &Step<'_>| match step {
+            Step::Phases(_) => 1,
+            Step::Attend(..) => 2,
+            Step::Upload(_) => 0,
+        };
+        let finish = self.finish(schema, lexical);
+        finish.steps.iter().map(launches).sum()
+    }
+
+    /// What a record's finish queues.
+    fn finish<'b>(&self, schema: &Schema, lexical: &Lexical<'b>) -> Finish<'b>
+    where
+        Self: 'b,
+    {
         let mut finish = Finish {
             forward: *self,
             phases: Phases::new(self.sizes, &self.work.splits, self.kernels.group_keys()),
@@ -133,7 +153,8 @@ impl Forward<'_> {
         finish.route(schema, lexical);
         finish.decide(schema);
         finish.score(schema);
-        finish.run()
+        finish.end_launch();
+        finish
     }
 
     /// Notes a part of the pass.
@@ -434,8 +455,7 @@ impl<'a> Finish<'a> {
     }
 
     /// Queues everything.
-    fn run(mut self) -> Result<(), CudaError> {
-        self.end_launch();
+    fn run(self) -> Result<(), CudaError> {
         let Forward {
             gpu,
             kernels,

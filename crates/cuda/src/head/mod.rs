@@ -171,6 +171,21 @@ impl CudaHead {
         self
     }
 
+    /// Launches of a record's finish, if it has a table; for tests.
+    #[cfg(test)]
+    pub(crate) fn launches(&self, encoded: &Arc<Encoded>) -> usize {
+        let shared = &self.shared;
+        let mut run = Run::new(Arc::clone(shared), Arc::clone(encoded));
+        run.settle().unwrap();
+        let (work, place) = (shared.work(), run.place.as_ref().unwrap().get());
+        let schema = schema(&shared.gpu, &work, encoded, &run.spans).unwrap();
+        let table = shared.table.as_ref().unwrap();
+        let lexical = tokens(&shared.gpu, &work, encoded, table).unwrap();
+        shared
+            .forward(&work, place, None)
+            .launches(&schema, &lexical)
+    }
+
     /// Leaves out the products with small tiles; for tests.
     #[cfg(test)]
     pub(crate) fn without_small_tiles(mut self) -> CudaHead {

@@ -120,6 +120,32 @@ fn cuts_leave_the_bits() {
 }
 
 #[test]
+fn launches_do_not_grow_with_options() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let table = vec![0x3F80; VOCAB * drawn.config.hidden];
+    let head = load(&drawn.config, &drawn.weights, false).with_table(&table);
+    // One, and three for each of the two evidence and two decoder layers.
+    for (rows, schema) in [
+        (64, vec![(Kind::Choice, 1)]),
+        (1000, vec![(Kind::Choice, 64)]),
+        (1100, vec![(Kind::Noul, 2); 32]),
+    ] {
+        let case = drawn.case("launches", rows, &schema, 0);
+        assert_eq!(head.launches(&case.encoded), 13, "{schema:?}");
+    }
+    // Options that do not fit together come in parts, in each of the two layers in which they attend.
+    let case = drawn.case("launches", 2100, &[(Kind::Choice, 600)], 0);
+    let launches = head.launches(&case.encoded);
+    assert!(
+        launches > 13 && (launches - 13).is_multiple_of(6),
+        "{launches} launches"
+    );
+}
+
+#[test]
 fn small_tiles_leave_the_bits() {
     if device(false).is_none() {
         return;
