@@ -420,6 +420,7 @@ fn times_of_a_finish() {
         .unwrap()
         .with_table(&table);
     let busy = std::sync::atomic::AtomicBool::new(true);
+    let started = std::sync::Barrier::new(2);
     let schemas = [(1, 2), (8, 4), (64, 4)];
     let lengths = [256, 1024, 4096, 16_384];
     let measure = |company: &str| {
@@ -444,8 +445,11 @@ fn times_of_a_finish() {
                     .collect();
                 times.sort_by(f64::total_cmp);
                 println!(
-                    "{company} {rows} rows, {questions} questions of {options}: finish {:.3} ms ({:.3} to {:.3})",
-                    times[4], times[0], times[8]
+                    "{company} {rows} rows, {questions} questions of {options}: finish {:.3} ms ({:.3} to {:.3}), {} launches",
+                    times[4],
+                    times[0],
+                    times[8],
+                    head.launches(&encoded)
                 );
             }
         }
@@ -470,7 +474,8 @@ fn times_of_a_finish() {
         }
     }
     std::thread::scope(|scope| {
-        scope.spawn(|| super::products::keep_busy(&busy));
+        scope.spawn(|| super::products::keep_busy(&busy, &started));
+        started.wait();
         measure("beside products,");
         busy.store(false, std::sync::atomic::Ordering::Relaxed);
     });
