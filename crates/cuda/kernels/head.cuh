@@ -121,12 +121,12 @@ __device__ __forceinline__ void soften(const Product& product, const float (&d)[
         const int row = pair + 8 * half;
         const bool there = row < product.m;
         const double2 scale = there ? product.scales[row] : make_double2(0, 0);
-        const float factor = (float)scale.x, shift = (float)scale.y, shift_rest = (float)(scale.y - shift);
+        const float factor = (float)scale.x;
         float s[2 * G], top = -INFINITY;
 #pragma unroll
         for (int i = 0; i < 2 * G; i++) {
             s[i] = d[4 * (g0 + i / 2) + 2 * half + i % 2] * factor;
-            if (!NORMED) s[i] = fmaf(form[i].x, s[i], fmaf(form[i].y, shift, form[i].y * shift_rest));
+            if (!NORMED) s[i] = (float)(form[i].x * (double)s[i] + form[i].y * scale.y);
             if (key + 8 * (i / 2) + i % 2 < rows) top = fmaxf(top, s[i]);
         }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
