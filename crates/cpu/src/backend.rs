@@ -204,18 +204,22 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        Snapshot::bytes_of(&self.slots, rows)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         let taken = self.slots.taken[slot.0];
         assert!(
             from <= taken && taken.is_multiple_of(CHUNK_ROWS),
             "{slot:?} does not stand at a chunk"
         );
         let snapshot = Snapshot::save(&self.pool, &mut self.slots, slot.0, from);
-        Ok(Saved {
+        Ok(Some(Saved {
             rows: snapshot.rows.clone(),
             bytes: snapshot.bytes(),
             data: Box::new(snapshot),
-        })
+        }))
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {

@@ -131,6 +131,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
+// Pieces of memory copied: from, to, groups of 16 bytes, unused. Grid: a block of 256 threads a piece.
+struct Piece {
+    const uint4* from;
+    uint4* to;
+    uint64_t groups, unused;
+};
+extern "C" __global__ void __launch_bounds__(THREADS) copy_pieces(const Piece* pieces) {
+    const Piece piece = pieces[blockIdx.x];
+#pragma unroll 4
+    for (uint64_t i = threadIdx.x; i < piece.groups; i += THREADS) piece.to[i] = piece.from[i];
+}
+
 __device__ __forceinline__ uint32_t mix(uint32_t x) {
     x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
     return x;

@@ -204,9 +204,10 @@ pub(crate) struct Serve {
     /// depend on it.
     #[arg(long, value_name = "N", value_parser = piece_rows)]
     pub(crate) max_rows: Option<usize>,
-    /// Memory for states of earlier prompts, which spare later ones that begin alike, in MiB; 0 for none.
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mebibytes)]
-    pub(crate) cache_mb: usize,
+    /// Memory for states of earlier prompts, which spare later ones that begin alike, in MiB; 0 for none [default: 256; on a GPU
+    /// a sixteenth of its free memory].
+    #[arg(long, value_name = "MIB", value_parser = mebibytes)]
+    pub(crate) cache_mb: Option<usize>,
     /// Take decisions only: chat and completions are refused, and the memory of the output embedding is spared.
     #[arg(long)]
     pub(crate) no_chat: bool,

@@ -11,7 +11,7 @@ use descant_cpu::{CpuBackend, CpuHead, Isa, LmHead, Options, Pool, Precision};
 use descant_cuda::{CudaBackend, CudaHead, HeadOptions};
 use descant_engine::{BudgetFlag, BudgetItem, Settings, check_budget};
 use descant_model::{Backend, CHUNK_ROWS, Capacity, Head};
-use descant_release::{Dtype, ModelConfig, Outline, Part, Release};
+use descant_release::{Dtype, HeadConfig, LayerKind, ModelConfig, Outline, Part, Release};
 
 use crate::args::{self, Compute, DeviceFlag, HeadDevice};
 use crate::dummy::Dummy;
@@ -24,6 +24,8 @@ const ROWS: usize = 1024;
 const SERVER_ROWS: usize = 256;
 /// Prompt rows of a round on a GPU, which needs more of them to be busy.
 const GPU_ROWS: usize = 4096;
+/// MiB of a server's state cache, unless it is told another number or has a GPU.
+const CACHE_MB: usize = 256;
 /// Shortest prompt that a suggestion of a smaller `--max-length` leaves room for.
 const LENGTH_MIN: u64 = 1024;
 /// Fewest rows of a round.
@@ -96,9 +98,29 @@ impl Room {
             length: flags.length.max_length,
             rows: flags.max_rows.unwrap_or(SERVER_ROWS),
             rows_asked: flags.max_rows.is_some(),
-            cache_mb: flags.cache_mb,
+            cache_mb: flags.cache_mb.unwrap_or(CACHE_MB),
             chats: !flags.no_chat,
             is_server: true,
+        }
+    }
+
+    /// The room of a server's flags on the device that they mean: a state cache of no named size is a sixteenth of a GPU's free
+    /// memory, since a state of a published model takes 50 MB and more.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub(crate) fn for_server_on_device(flags: &args::Serve) -> Result<Room, Failure> {
+        let room = Room::for_server(flags);
+        match (flags.cache_mb, On::of(&flags.compute)?) {
+            (None, On::Cuda(ordinal)) => {
+                let free_mb = descant_cuda::free_bytes(ordinal)? >> 20;
+                let share = usize::try_from(free_mb / 16).unwrap_or(usize::MAX);
+                Ok(Room {
+                    cache_mb: share.max(CACHE_MB),
+                    ..room
+                })
+            }
+            _ => Ok(room),
         }
     }
 
@@ -225,6 +247,7 @@ pub(crate) fn load_dummy(
     let options = descant_cuda::Options {
         ordinal,
         capacity,
+        snapshot_bytes: room.cache_bytes(),
         portable: false,
     };
     let (backend, head) = dummy.load(options, head_options(ordinal, capacity, settings))?;
@@ -250,6 +273,7 @@ fn load_on_gpu(
     let options = descant_cuda::Options {
         ordinal,
         capacity,
+        snapshot_bytes: room.cache_bytes(),
         portable: false,
     };
     let mut backend = CudaBackend::load(release, options)?;
@@ -371,7 +395,11 @@ fn both_memories(
     } = outline;
     let capacity = room.capacity();
     let settings = Settings {
-        cache_bytes: room.cache_bytes(),
+        cache_bytes: match (on, head) {
+            (On::Cpu, _) => room.cache_bytes(),
+            (On::Cuda(_), Some(head)) => host_share(config, head, room.cache_bytes()),
+            (On::Cuda(_), None) => 0,
+        },
         ..settings.clone()
     };
     let mut device: Vec<BudgetItem> = match on {
@@ -379,7 +407,7 @@ fn both_memories(
             .iter()
             .map(|item| budget_item(item.name, item.bytes))
             .collect(),
-        On::Cuda(_) => descant_cuda::memory(config, capacity)
+        On::Cuda(_) => descant_cuda::memory(config, capacity, room.cache_bytes())
             .iter()
             .map(|item| budget_item(&format!("{} (GPU)", item.name), item.bytes))
             .collect(),
@@ -408,6 +436,23 @@ fn both_memories(
         items.retain(|item| item.bytes > 0);
         items
     })
+}
+
+/// Of the bytes of snapshots on a GPU, the most that are in the system's memory: the head's memory rows, of which there are as many
+/// as KV rows.
+fn host_share(config: &ModelConfig, head: &HeadConfig, bytes: usize) -> usize {
+    let attention = &config.attention;
+    let kv_row =
+        count_attention(config) * 2 * attention.kv_heads * attention.head_dim * size_of::<u16>();
+    let memory_row = head.width * size_of::<f32>();
+    (bytes as u128 * memory_row as u128 / (memory_row + kv_row) as u128) as usize
+}
+
+fn count_attention(config: &ModelConfig) -> usize {
+    let layers = config.layers.iter();
+    layers
+        .filter(|layer| **layer == LayerKind::FullAttention)
+        .count()
 }
 
 fn budget_item(name: &str, bytes: usize) -> BudgetItem {

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use descant_model::{CHUNK_ROWS, Saved};
 
@@ -52,6 +53,8 @@ pub(crate) struct Found {
 pub(crate) struct Cache {
     bytes_max: usize,
     bytes: usize,
+    /// Bytes of snapshots on their way into the cache.
+    reserved: Arc<AtomicUsize>,
     /// Shortest prefix that is worth a snapshot, in rows.
     rows_min: usize,
     nodes: HashMap<Key, Kept>,
@@ -70,6 +73,19 @@ struct Key {
     lane: Lane,
     chunks: usize,
     hash: u64,
+}
+
+/// Room in the cache for a snapshot that is about to be taken. Dropping it gives the room back.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -130,6 +146,7 @@ impl Cache {
         Cache {
             bytes_max,
             bytes: 0,
+            reserved: Arc::default(),
             rows_min,
             nodes: HashMap::new(),
             order: BTreeMap::new(),
@@ -177,14 +194,27 @@ impl Cache {
         }
     }
 
-    /// Keeps a snapshot that ends with the last of `prefix`, and makes room for it. Gives it back as a parent for the
-    /// next, or the one that is there already; `None` if there is no room or its parent is not the one it builds on.
+    /// Makes room for a snapshot of so many bytes before it is taken; `None` if that cannot be.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Option<Reserved> {
+        if !self.is_on() || !self.make_room(bytes) {
+            return None;
+        }
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        Some(Reserved {
+            bytes,
+            all: Arc::clone(&self.reserved),
+        })
+    }
+
+    /// Keeps a snapshot that ends with the last of `prefix`, in the room that was reserved for it. Gives it back as a parent for the
+    /// next, or the one that is there already; `None` if there is no room for what came to it since, or its parent is not the one
+    /// it builds on.
     pub(crate) fn insert(
         &mut self,
         lane: Lane,
         prefix: &[u32],
         parent: Option<Arc<Node>>,
-        saved: Saved,
+        (saved, reserved): (Saved, Reserved),
         memory: Vec<f32>,
     ) -> Option<Arc<Node>> {
         let parent_end = parent.as_ref().map_or(0, |parent| parent.rows().end);
@@ -203,6 +233,7 @@ impl Cache {
             saved,
             memory,
         });
+        drop(reserved);
         if !self.make_room(node.bytes()) {
             return None;
         }
@@ -250,7 +281,10 @@ impl Cache {
 
     /// Drops snapshots until `bytes` more fit; false if that cannot be.
     fn make_room(&mut self, bytes: usize) -> bool {
-        while self.bytes + bytes > self.bytes_max {
+        if bytes > self.bytes_max {
+            return false;
+        }
+        while self.bytes + self.reserved.load(Ordering::Relaxed) + bytes > self.bytes_max {
             // The cache's own count is 1; children and running jobs add theirs.
             let idle = |key: &&Key| Arc::strong_count(&self.nodes[*key].node) == 1;
             let Some(key) = self.order.values().find(idle).copied() else {
@@ -327,11 +361,12 @@ mod tests {
         let start = parent.map_or(0, |parent| parent.rows().end);
         let prompt = prompt(chunks);
         let rows = start..prompt.len();
+        let reserved = cache.reserve(SAVED_BYTES)?;
         cache.insert(
             Lane::Chat,
             &prompt,
             parent.cloned(),
-            saved(rows),
+            (saved(rows), reserved),
             Vec::new(),
         )
     }
@@ -446,8 +481,29 @@ mod tests {
     fn a_snapshot_without_its_parent_is_not_kept() {
         let mut cache = roomy();
         let prefix = prompt(&[1, 2]);
-        let orphan = cache.insert(Lane::Chat, &prefix, None, saved(64..128), Vec::new());
+        let reserved = cache.reserve(SAVED_BYTES).unwrap();
+        let orphan = (saved(64..128), reserved);
+        let orphan = cache.insert(Lane::Chat, &prefix, None, orphan, Vec::new());
         assert!(orphan.is_none());
+    }
+
+    #[test]
+    fn room_is_made_before_a_snapshot_is_taken_and_held_until_it_is_there() {
+        let mut cache = Cache::new(3 * (SAVED_BYTES + 4 * CHUNK_ROWS), CHUNK_ROWS);
+        for id in [1, 2] {
+            insert(&mut cache, &[id], None).unwrap();
+        }
+        assert!(cache.reserve(4 * SAVED_BYTES).is_none(), "more than all");
+        assert_eq!(cache.entries(), 2, "nothing is dropped for that");
+        let [first, second] = [(); 2].map(|()| cache.reserve(SAVED_BYTES).unwrap());
+        assert_eq!((cache.entries(), cache.evictions()), (1, 1));
+        // The two on their way leave room for one.
+        insert(&mut cache, &[3], None).unwrap();
+        assert_eq!((cache.entries(), cache.evictions()), (1, 2));
+        drop((first, second));
+        insert(&mut cache, &[4], None).unwrap();
+        insert(&mut cache, &[5], None).unwrap();
+        assert_eq!((cache.entries(), cache.evictions()), (3, 2));
     }
 
     #[test]

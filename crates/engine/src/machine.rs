@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use descant_model::{Backend, CHUNK_ROWS, Defect, Saved};
 
-use crate::cache::{Cache, Lane, Node};
+use crate::cache::{Cache, Lane, Node, Reserved};
 use crate::clock::Clock;
 use crate::door::Door;
 use crate::job::{Event, Job, JobId, Work};
@@ -140,7 +140,7 @@ struct HeadSide {
     /// When it came to that.
     since: Duration,
     /// The backend's copies whose memory rows are still to come from the head.
-    copies: VecDeque<Saved>,
+    copies: VecDeque<(Saved, Reserved)>,
     /// The last snapshot that the cache holds of this prompt.
     node: Option<Arc<Node>>,
 }

@@ -206,7 +206,11 @@ impl Backend for Keeping {
         self.inner.logits(rows, out)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        self.inner.saved_bytes(rows)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         self.inner.save(slot, from)
     }
 

@@ -106,7 +106,8 @@ pub trait Backend: Send {
     fn reset(&mut self, slot: Slot);
 
     /// Runs one round: moves each segment's slot on by its rows and keeps the final normed hidden rows until the next
-    /// round. Rows are numbered from 0 through the segments in order.
+    /// round. Rows are numbered from 0 through the segments in order. Returns when the rows are there: the time of the call
+    /// is that of the round, and nothing of it can come in the way of what is asked for next.
     ///
     /// # Errors
     /// A [`Defect`] of the device. The slots of the round are then undefined and must be reset.
@@ -167,12 +168,15 @@ pub trait Backend: Send {
         Ok(None)
     }
 
-    /// Copies a slot's states, and its KV rows from `from` on, out of the slot. The slot stands at a multiple of
-    /// [`CHUNK_ROWS`] rows that prefill alone computed.
+    /// Bytes that a copy of a slot's states and of so many of its KV rows takes.
+    fn saved_bytes(&self, rows: usize) -> usize;
+
+    /// Copies a slot's states, and its KV rows from `from` on, out of the slot; `None` if the device has no room for them.
+    /// The slot stands at a multiple of [`CHUNK_ROWS`] rows that prefill alone computed.
     ///
     /// # Errors
     /// A [`Defect`] of the device.
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect>;
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect>;
 
     /// Fills an empty slot from copies whose rows follow one another from position 0; the slot then stands at the end of
     /// the last, in the state that a cold run would have there, bit for bit.

@@ -270,7 +270,10 @@ mod tests {
         };
         let mut logits = [1.0, 2.0, 3.0];
         choice.adjust(&mut logits);
-        assert_eq!(logits, [1.0, 1.75, 3.0]);
+        assert_eq!(
+            logits.map(f32::to_bits),
+            [1.0f32, 1.75, 3.0].map(f32::to_bits)
+        );
     }
 
     #[test]

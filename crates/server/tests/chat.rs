@@ -137,7 +137,11 @@ impl Backend for Gated {
         Ok(())
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        self.backend.saved_bytes(rows)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         self.backend.save(slot, from)
     }
 

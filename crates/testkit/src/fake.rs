@@ -336,7 +336,12 @@ impl Backend for FakeBackend {
         Ok(Some(rows.map(choose).collect()))
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        // As with a real device: states of a fixed size, and KV rows.
+        1000 + 16 * rows
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         let Stream::At {
             rows,
             hash,
@@ -353,16 +358,15 @@ impl Backend for FakeBackend {
         self.script.note(Call::Save(slot, from..rows));
         self.script.risk()?;
         self.script.with(|state| state.copies += 1);
-        Ok(Saved {
+        Ok(Some(Saved {
             rows: from..rows,
-            // As with a real device: states of a fixed size, and KV rows.
-            bytes: 1000 + 16 * (rows - from),
+            bytes: self.saved_bytes(rows - from),
             data: Box::new(Copy {
                 before: from as u64,
                 after: hash,
                 script: self.script.clone(),
             }),
-        })
+        }))
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {

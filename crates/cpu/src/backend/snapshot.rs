@@ -72,6 +72,19 @@ impl Snapshot {
         slots.taken[slot] = self.rows.end;
     }
 
+    /// Bytes that a snapshot of so many rows takes.
+    pub(super) fn bytes_of(slots: &Slots, rows: usize) -> usize {
+        let sizes = &slots.sizes;
+        let kv = sizes.kv_heads * rows * (sizes.dim + sizes.dim_padded);
+        let states = sizes.value_heads * sizes.state + sizes.conv_blocks * sizes.conv_state;
+        let layer = |layer: &LayerState| match layer {
+            LayerState::Attention(KvStore::Bf16(_)) => size_of::<u16>() * kv,
+            LayerState::Attention(KvStore::F32(_)) => size_of::<f32>() * kv,
+            LayerState::Delta(_) => size_of::<f32>() * states,
+        };
+        slots.layers.iter().map(layer).sum()
+    }
+
     /// Bytes it takes.
     pub(super) fn bytes(&self) -> usize {
         let layer = |copy: &LayerCopy| match copy {

@@ -7,6 +7,7 @@ use super::plan::Lists;
 use super::round::Buffers;
 use super::sampling::SampleRoom;
 use super::slots::Slots;
+use super::snapshot::Snapshots;
 use super::weights::Weights;
 
 /// One item of a backend's memory.
@@ -18,8 +19,8 @@ pub struct MemoryItem {
     pub bytes: usize,
 }
 
-/// What [`super::CudaBackend::load`] will allocate on the device.
-pub fn memory(config: &ModelConfig, capacity: Capacity) -> Vec<MemoryItem> {
+/// What [`super::CudaBackend::load`] will allocate on the device, `snapshot_bytes` of it for copies of slots.
+pub fn memory(config: &ModelConfig, capacity: Capacity, snapshot_bytes: usize) -> Vec<MemoryItem> {
     let capacity = Capacity {
         positions: capacity.positions.next_multiple_of(CHUNK_ROWS),
         ..capacity
@@ -32,5 +33,9 @@ pub fn memory(config: &ModelConfig, capacity: Capacity) -> Vec<MemoryItem> {
         item("activations of a round", Buffers::bytes(config, capacity)),
         item("lists of a round", Lists::bytes(capacity)),
         item("choice of tokens", SampleRoom::bytes(config.vocab)),
+        item(
+            "state cache",
+            Snapshots::bytes(config, capacity, snapshot_bytes),
+        ),
     ]
 }

@@ -28,7 +28,7 @@ use plan::{DecodeForm, Lists, Plan};
 use round::{Buffers, Round};
 use sampling::{SampleRoom, Tokens};
 use slots::Slots;
-use snapshot::Snapshot;
+use snapshot::{Snapshot, Snapshots};
 use weights::Weights;
 
 /// Recorded rounds that are kept; the oldest goes first.
@@ -41,6 +41,8 @@ pub struct Options {
     pub ordinal: usize,
     /// What is reserved.
     pub capacity: Capacity,
+    /// Memory for copies of slots, in bytes.
+    pub snapshot_bytes: usize,
     /// Whether to use only kernels that every device from compute capability 8.0 on has; for tests.
     pub portable: bool,
 }
@@ -56,6 +58,7 @@ pub struct CudaBackend {
     pub(crate) slots: Slots,
     pub(crate) buffers: Buffers,
     lists: Lists,
+    snapshots: Snapshots,
     sample_room: SampleRoom,
     /// Where logits of one product are copied to.
     pinned: Pinned<u16>,
@@ -111,6 +114,7 @@ impl CudaBackend {
         let slots = Slots::new(&gpu, &config, capacity)?;
         let buffers = Buffers::new(&gpu, &config, capacity)?;
         let lists = Lists::new(&gpu, capacity)?;
+        let snapshots = Snapshots::new(&gpu, &config, capacity, options.snapshot_bytes)?;
         let sample_room = SampleRoom::new(&gpu, config.vocab)?;
         let pinned = Pinned::new(
             &gpu,
@@ -124,6 +128,7 @@ impl CudaBackend {
             slots,
             buffers,
             lists,
+            snapshots,
             sample_room,
             pinned,
             kernels,
@@ -336,7 +341,8 @@ impl Backend for CudaBackend {
     }
 
     fn run(&mut self, round: &[Segment<'_>]) -> Result<(), Defect> {
-        Ok(self.run_round(round, None)?)
+        self.run_round(round, None)?;
+        Ok(self.gpu.wait()?)
     }
 
     fn hidden(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Defect> {
@@ -399,36 +405,42 @@ impl Backend for CudaBackend {
         Ok(Some(self.draw_by(rows, choices, |draw| draw())?))
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        Snapshots::bytes_of(&self.slots, rows)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         let taken = self.slots.taken[slot.0];
         assert!(
             from <= taken && taken.is_multiple_of(CHUNK_ROWS),
             "{slot:?} does not stand at a chunk"
         );
         self.gpu.bind()?;
-        let snapshot = Snapshot::save(&self.gpu, &self.slots, slot.0, from)?;
-        Ok(Saved {
+        let on = (&self.gpu, &self.kernels.rows);
+        let snapshot = self.snapshots.save(on, &self.slots, slot.0, from)?;
+        Ok(snapshot.map(|snapshot| Saved {
             rows: snapshot.rows.clone(),
             bytes: snapshot.bytes(),
             data: Box::new(snapshot),
-        })
+        }))
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {
         assert_eq!(self.slots.taken[slot.0], 0, "{slot:?} is not empty");
         self.gpu.bind()?;
-        for saved in saved {
+        let mut end = 0;
+        let chain = saved.iter().map(|saved| {
             assert_eq!(
-                saved.rows.start, self.slots.taken[slot.0],
+                saved.rows.start, end,
                 "the copies do not follow one another"
             );
-            let snapshot = saved
-                .data
-                .downcast_ref::<Snapshot>()
-                .expect("the copy is of another backend");
-            snapshot.load(&self.gpu, &mut self.slots, slot.0)?;
-        }
-        Ok(())
+            end = saved.rows.end;
+            let snapshot = saved.data.downcast_ref::<Snapshot>();
+            snapshot.expect("the copy is of another backend")
+        });
+        let chain: Vec<&Snapshot> = chain.collect();
+        let on = (&self.gpu, &self.kernels.rows);
+        Ok(self.snapshots.load(on, &mut self.slots, slot.0, &chain)?)
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! The library is opened when [`Gpu::open`] is first called, and its absence is an error like any other.
 
+mod shelf;
 mod staging;
 
 use std::ffi::{CString, c_void};
@@ -21,6 +22,7 @@ use cudarc::driver::{DriverError, result, sys};
 
 use crate::error::CudaError;
 
+pub(crate) use self::shelf::{PAGE, Pages, Shelf};
 pub(crate) use self::staging::Staging;
 
 /// Bytes that every block begins at a multiple of; the copy engine asks for 128.
@@ -36,6 +38,7 @@ impl Plain for u16 {}
 impl Plain for [f32; 2] {}
 impl Plain for [f64; 2] {}
 impl Plain for [i32; 4] {}
+impl Plain for [u64; 4] {}
 
 /// The context of a device, which any thread may use.
 struct Context {
@@ -195,77 +198,6 @@ impl Gpu {
             ..empty_copy()
         };
         // SAFETY: the two asserts put every line of `width` bytes inside `from` and inside `to`.
-        unsafe { self.copy_lines(&copy) }
-    }
-
-    /// Copies `lines` pieces of a block, `width` values each and `pitch` values apart, into host memory without gaps. They are
-    /// there when the call returns.
-    ///
-    /// # Panics
-    /// If a piece lies outside the block or `out` has another length.
-    pub(crate) fn download_lines<T: Plain>(
-        &self,
-        from: &Block<T>,
-        (lines, width, pitch): (usize, usize, usize),
-        out: &mut [T],
-    ) -> Result<(), CudaError> {
-        assert_eq!(out.len(), lines * width, "whole lines");
-        if out.is_empty() {
-            return Ok(());
-        }
-        assert!(
-            (lines - 1) * pitch + width <= from.len,
-            "lines past the block's end"
-        );
-        let size = size_of::<T>();
-        let copy = sys::CUDA_MEMCPY2D {
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcDevice: from.address,
-            srcPitch: pitch * size,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-            dstHost: out.as_mut_ptr().cast(),
-            dstPitch: width * size,
-            WidthInBytes: width * size,
-            Height: lines,
-            ..empty_copy()
-        };
-        // SAFETY: the asserts put every line inside `from` and inside `out`; any bits are a value of T; `wait` lets the copy
-        // end before `out` is used again.
-        unsafe { self.copy_lines(&copy) }?;
-        self.wait()
-    }
-
-    /// The way back: pieces without gaps in host memory to pieces of a block. `from` is read before the call returns.
-    ///
-    /// # Panics
-    /// As [`Gpu::download_lines`].
-    pub(crate) fn upload_pieces<T: Plain>(
-        &self,
-        to: &Block<T>,
-        (lines, width, pitch): (usize, usize, usize),
-        from: &[T],
-    ) -> Result<(), CudaError> {
-        assert_eq!(from.len(), lines * width, "whole lines");
-        if from.is_empty() {
-            return Ok(());
-        }
-        assert!(
-            (lines - 1) * pitch + width <= to.len,
-            "lines past the block's end"
-        );
-        let size = size_of::<T>();
-        let copy = sys::CUDA_MEMCPY2D {
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-            srcHost: from.as_ptr().cast(),
-            srcPitch: width * size,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            dstDevice: to.address,
-            dstPitch: pitch * size,
-            WidthInBytes: width * size,
-            Height: lines,
-            ..empty_copy()
-        };
-        // SAFETY: the asserts put every line inside `from` and inside `to`.
         unsafe { self.copy_lines(&copy) }
     }
 
@@ -864,6 +796,16 @@ impl<T: Plain> Block<T> {
             allocation: Arc::clone(&self.allocation),
             address: self.address + (range.start * size_of::<T>()) as u64,
             len: range.len(),
+            values: PhantomData,
+        }
+    }
+
+    /// The same memory as bytes.
+    pub(crate) fn as_bytes(&self) -> Block<u8> {
+        Block {
+            allocation: Arc::clone(&self.allocation),
+            address: self.address,
+            len: self.bytes(),
             values: PhantomData,
         }
     }

@@ -322,6 +322,7 @@ fn kept_rows_give_the_bits_of_rows_from_the_host() {
         let options = Options {
             ordinal: 0,
             capacity,
+            snapshot_bytes: 0,
             portable: false,
         };
         let mut backend = CudaBackend::load(&release, options).unwrap();

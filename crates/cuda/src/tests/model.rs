@@ -54,6 +54,7 @@ impl Golden {
             Options {
                 ordinal: 0,
                 capacity,
+                snapshot_bytes: 4 << 20,
                 portable,
             },
         )
@@ -272,9 +273,9 @@ fn a_slot_restored_from_copies_goes_on_with_the_same_bits() {
         let (ids, mut driver) = (golden.longest(), golden.driver(false));
         let whole = driver.prefill(0, &ids, 64);
         driver.prefill(0, &ids[..64], 64);
-        let first = driver.backend.save(Slot(0), 0).unwrap();
+        let first = driver.backend.save(Slot(0), 0).unwrap().unwrap();
         driver.go_on(0, 64, &ids[..192], 64);
-        let second = driver.backend.save(Slot(0), 64).unwrap();
+        let second = driver.backend.save(Slot(0), 64).unwrap().unwrap();
         assert_eq!((first.rows.clone(), second.rows.clone()), (0..64, 64..192));
         let restore = |driver: &mut Driver, slot: usize, saved: &[&Saved], end: usize| {
             // Another stream used the slot before.
@@ -291,5 +292,16 @@ fn a_slot_restored_from_copies_goes_on_with_the_same_bits() {
         };
         restore(&mut driver, 1, &[&first], 64);
         restore(&mut driver, 2, &[&first, &second], 192);
+        // What is asked for is what is taken, until there is no more.
+        assert_eq!(second.bytes, driver.backend.saved_bytes(128));
+        let mut more = Vec::new();
+        let room = (4 << 20) - first.bytes - second.bytes;
+        driver.prefill(0, &ids[..64], 64);
+        while let Some(saved) = driver.backend.save(Slot(0), 0).unwrap() {
+            more.push(saved);
+        }
+        assert_eq!(more.len(), room / driver.backend.saved_bytes(64));
+        more.pop();
+        assert!(driver.backend.save(Slot(0), 0).unwrap().is_some());
     }
 }

@@ -315,6 +315,7 @@ fn a_backend_chooses_what_its_logits_show() {
         let options = Options {
             ordinal: 0,
             capacity,
+            snapshot_bytes: 0,
             portable: false,
         };
         let mut backend = CudaBackend::load(&release, options).unwrap();

@@ -108,6 +108,7 @@ impl Machine {
         let options = Options {
             ordinal: args.cuda,
             capacity,
+            snapshot_bytes: 0,
             portable: false,
         };
         let start = Instant::now();

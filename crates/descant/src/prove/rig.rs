@@ -315,7 +315,11 @@ impl Backend for Watched {
         Ok(chosen)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        lock(&self.0.0.device).saved_bytes(rows)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         lock(&self.0.0.device).save(slot, from)
     }
 

@@ -110,7 +110,11 @@ impl Backend for Faulty {
         Ok(Some(chosen))
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Saved, Defect> {
+    fn saved_bytes(&self, rows: usize) -> usize {
+        self.inner.saved_bytes(rows)
+    }
+
+    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
         self.inner.save(slot, from)
     }
 

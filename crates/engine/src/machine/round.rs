@@ -282,19 +282,19 @@ impl Machine {
             return None;
         }
         prompt.cuts.pop_front();
-        self.copied_rows += prompt.done - prompt.saved_rows;
+        let rows = prompt.saved_rows..prompt.done;
+        let bytes = self.backend.saved_bytes(rows.len());
+        let reserved = self.cache.reserve(bytes)?;
+        self.copied_rows += rows.len();
         let backend = &mut self.backend;
-        let saved = match guard(BACKEND, || {
-            backend.save(prompt.slot.slot(), prompt.saved_rows)
-        }) {
-            Ok(saved) => saved,
+        let saved = match guard(BACKEND, || backend.save(prompt.slot.slot(), rows.start)) {
+            Ok(saved) => (saved?, reserved),
             Err(defect) => {
                 // The answer does not need the snapshot.
                 self.fail(&defect);
                 return None;
             }
         };
-        let rows = saved.rows.clone();
         if let Some(head) = &mut entry.head {
             prompt.saved_rows = rows.end;
             head.copies.push_back(saved);

@@ -67,7 +67,7 @@ impl Machine {
                 // The head could not copy them; the answer does not need them.
                 continue;
             }
-            let prefix = &entry.job.work.prompt()[..saved.rows.end];
+            let prefix = &entry.job.work.prompt()[..saved.0.rows.end];
             let parent = head.node.clone();
             let node = self
                 .cache
