@@ -217,7 +217,7 @@ pub(crate) fn names(
 
 /// The name of weights that stand in for a release's: no other, so that every reply says what they are.
 pub(crate) fn dummy_name(dummy: &Dummy) -> Names {
-    Names::new(dummy.name(), Vec::new(), Size::Other, false)
+    Names::new(dummy.name(), Vec::new(), Size::Dummy, false)
 }
 
 /// The names of a model on the command line, where `-m` says which model is meant: whatever a request calls it.

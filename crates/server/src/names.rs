@@ -35,6 +35,8 @@ pub enum Size {
     /// Neither: a model somebody trained, or one made for tests. It answers to both names, having no sibling with
     /// which it could be confused.
     Other,
+    /// Weights that are no model's. They answer to neither name, lest they be taken for what they are not.
+    Dummy,
 }
 
 impl Size {
@@ -52,7 +54,7 @@ impl Size {
         match self {
             Size::Clef => Some("clef"),
             Size::Flash => Some("clef-flash"),
-            Size::Other => None,
+            Size::Other | Size::Dummy => None,
         }
     }
 
@@ -61,6 +63,7 @@ impl Size {
             Size::Clef => name == "clef",
             Size::Flash => name == "clef-flash",
             Size::Other => name == "clef" || name == "clef-flash",
+            Size::Dummy => false,
         }
     }
 }
@@ -102,6 +105,7 @@ impl Names {
             Size::Clef => &["clef"],
             Size::Flash => &["clef-flash"],
             Size::Other => &["clef", "clef-flash"],
+            Size::Dummy => &[],
         };
         names.extend(sizes.iter().filter(|name| **name != self.served));
         names
@@ -194,6 +198,15 @@ mod tests {
             assert_eq!(names.asked(Some(name)), Some(Asked::Clef(name.into())));
         }
         assert_eq!(names.listed(), ["tiny", "clef", "clef-flash"]);
+    }
+
+    #[test]
+    fn weights_of_no_model_answer_to_no_models_name() {
+        let names = Names::new("flash-dummy".into(), Vec::new(), Size::Dummy, false);
+        for name in ["clef", "clef-flash", "@cf/cloudflare/clef-flash"] {
+            assert_eq!(names.asked(Some(name)), None, "{name}");
+        }
+        assert_eq!(names.listed(), ["flash-dummy"]);
     }
 
     #[test]
