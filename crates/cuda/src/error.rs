@@ -35,6 +35,8 @@ pub enum CudaError {
     },
     /// The driver's library is not on this machine.
     NoDriver,
+    /// Copies of a slot did not come back as they were.
+    Snapshots,
     /// The device is too old for the kernels.
     TooOld {
         /// Its name.
@@ -77,6 +79,9 @@ impl fmt::Display for CudaError {
             CudaError::NoDriver => {
                 f.write_str("there is no CUDA driver on this machine (libcuda.so.1 was not found)")
             }
+            CudaError::Snapshots => f.write_str(
+                "copies of states did not come back from the device's memory as they were; --cache-mb 0 does without them",
+            ),
             CudaError::TooOld {
                 name,
                 capability: (major, minor),

@@ -111,7 +111,7 @@ impl CudaBackend {
             positions: options.capacity.positions.next_multiple_of(CHUNK_ROWS),
             ..options.capacity
         };
-        let slots = Slots::new(&gpu, &config, capacity)?;
+        let mut slots = Slots::new(&gpu, &config, capacity)?;
         let buffers = Buffers::new(&gpu, &config, capacity)?;
         let lists = Lists::new(&gpu, capacity)?;
         let snapshots = Snapshots::new(&gpu, &config, capacity, options.snapshot_bytes)?;
@@ -120,6 +120,10 @@ impl CudaBackend {
             &gpu,
             buffers.logits_rows() * config.vocab.next_multiple_of(8),
         )?;
+        if !snapshots.are_exact((&gpu, &kernels.rows), &mut slots, 0)? {
+            return Err(CudaError::Snapshots);
+        }
+        slots.reset(&gpu, 0)?;
         let weights = weights(&gpu, &kernels, &config)?;
         gpu.wait()?;
         Ok(CudaBackend {
