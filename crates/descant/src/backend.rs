@@ -105,7 +105,7 @@ impl Room {
     }
 
     /// The room of a server's flags on the device that they mean: a state cache of no named size is a sixteenth of a GPU's free
-    /// memory, since a state of a published model takes 50 MB and more.
+    /// memory, or of what may be taken of it, since a state of a published model takes 50 MB and more.
     ///
     /// # Errors
     /// As [`load`].
@@ -113,8 +113,12 @@ impl Room {
         let room = Room::for_server(flags);
         match (flags.cache_mb, On::of(&flags.compute)?) {
             (None, On::Cuda(ordinal)) => {
-                let free_mb = descant_cuda::free_bytes(ordinal)? >> 20;
-                let share = usize::try_from(free_mb / 16).unwrap_or(usize::MAX);
+                let free = descant_cuda::free_bytes(ordinal)?;
+                let limit = flags
+                    .compute
+                    .memory_limit
+                    .map_or(free, |most| most.min(free));
+                let share = usize::try_from((limit >> 20) / 16).unwrap_or(usize::MAX);
                 Ok(Room {
                     cache_mb: share.max(CACHE_MB),
                     ..room
