@@ -175,3 +175,24 @@ fn places(
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_several_tasks_is_whole() {
+        let pool = Pool::new(3).unwrap();
+        for len in [
+            0,
+            1,
+            COPIED_AT_ONCE,
+            COPIED_AT_ONCE + 1,
+            3 * COPIED_AT_ONCE - 1,
+        ] {
+            // A period that no task's share is a multiple of.
+            let from: Vec<u16> = (0..len).map(|i| (i % 65_521) as u16).collect();
+            assert_eq!(copied(&pool, &from), from, "{len}");
+        }
+    }
+}
