@@ -86,10 +86,11 @@ impl Clock for SimulatedClock {
     }
 }
 
-/// A backend whose rounds take time: a little each, and some for every row.
+/// A backend whose rounds take time: a little each, and some for every row. Every third snapshot finds no room in it.
 struct TimedBackend {
     inner: FakeBackend,
     clock: Arc<SimulatedClock>,
+    snapshots: usize,
 }
 
 impl TimedBackend {
@@ -138,6 +139,10 @@ impl Backend for TimedBackend {
     }
 
     fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
+        self.snapshots += 1;
+        if self.snapshots.is_multiple_of(3) {
+            return Ok(None);
+        }
         self.inner.save(slot, from)
     }
 
@@ -207,6 +212,7 @@ impl World {
         let backend = TimedBackend {
             inner: FakeBackend::new(CAPACITY, backend_script.clone()),
             clock: Arc::clone(&clock),
+            snapshots: 0,
         };
         let jury = SimulatedJury::default();
         let shared_clock = Arc::clone(&clock) as Arc<dyn Clock>;
