@@ -91,41 +91,31 @@ impl Room {
         }
     }
 
-    /// Room for a server's flags.
-    pub(crate) fn for_server(flags: &args::Serve) -> Room {
-        Room {
+    /// Room for a server's flags, on the device that they mean.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub(crate) fn for_server(flags: &args::Serve) -> Result<Room, Failure> {
+        let cache_mb = match (flags.cache_mb, On::of(&flags.compute)?) {
+            (Some(cache_mb), _) => cache_mb,
+            (None, On::Cpu) => CACHE_MB,
+            // A state of a published model takes 50 MB and more.
+            (None, On::Cuda(ordinal)) => {
+                let free = descant_cuda::free_bytes(ordinal)?;
+                let limit = flags.compute.memory_limit.unwrap_or(free).min(free);
+                let share = usize::try_from((limit >> 20) / 16).unwrap_or(usize::MAX);
+                share.max(CACHE_MB)
+            }
+        };
+        Ok(Room {
             slots: flags.slots,
             length: flags.length.max_length,
             rows: flags.max_rows.unwrap_or(SERVER_ROWS),
             rows_asked: flags.max_rows.is_some(),
-            cache_mb: flags.cache_mb.unwrap_or(CACHE_MB),
+            cache_mb,
             chats: !flags.no_chat,
             is_server: true,
-        }
-    }
-
-    /// The room of a server's flags on the device that they mean: a state cache of no named size is a sixteenth of a GPU's free
-    /// memory, or of what may be taken of it, since a state of a published model takes 50 MB and more.
-    ///
-    /// # Errors
-    /// As [`load`].
-    pub(crate) fn for_server_on_device(flags: &args::Serve) -> Result<Room, Failure> {
-        let room = Room::for_server(flags);
-        match (flags.cache_mb, On::of(&flags.compute)?) {
-            (None, On::Cuda(ordinal)) => {
-                let free = descant_cuda::free_bytes(ordinal)?;
-                let limit = flags
-                    .compute
-                    .memory_limit
-                    .map_or(free, |most| most.min(free));
-                let share = usize::try_from((limit >> 20) / 16).unwrap_or(usize::MAX);
-                Ok(Room {
-                    cache_mb: share.max(CACHE_MB),
-                    ..room
-                })
-            }
-            _ => Ok(room),
-        }
+        })
     }
 
     /// Memory of the state cache, in bytes.
@@ -446,17 +436,11 @@ fn both_memories(
 /// as KV rows.
 fn host_share(config: &ModelConfig, head: &HeadConfig, bytes: usize) -> usize {
     let attention = &config.attention;
-    let kv_row =
-        count_attention(config) * 2 * attention.kv_heads * attention.head_dim * size_of::<u16>();
+    let layers = config.layers.iter();
+    let layers = layers.filter(|layer| **layer == LayerKind::FullAttention);
+    let kv_row = layers.count() * 2 * attention.kv_heads * attention.head_dim * size_of::<u16>();
     let memory_row = head.width * size_of::<f32>();
     (bytes as u128 * memory_row as u128 / (memory_row + kv_row) as u128) as usize
-}
-
-fn count_attention(config: &ModelConfig) -> usize {
-    let layers = config.layers.iter();
-    layers
-        .filter(|layer| **layer == LayerKind::FullAttention)
-        .count()
 }
 
 fn budget_item(name: &str, bytes: usize) -> BudgetItem {

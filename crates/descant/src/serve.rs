@@ -140,7 +140,7 @@ fn setup(args: &Serve, opened: &Opened) -> Result<(Setup, Engine), Failure> {
         None => load::names(&place, config, args.served_name.clone(), args.any_model),
     };
     let tokenizer = Arc::new(release.tokenizer()?);
-    let room = Room::for_server_on_device(args)?;
+    let room = Room::for_server(args)?;
     let settings = Settings {
         queue_max: args.limits.queue,
         wait_max: Some(Duration::from_secs(args.limits.queue_timeout)),
