@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use descant_cpu::{CpuHead, Isa, Pool};
 use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
-use descant_model::{Defect, Head, HeadWeights, reference};
+use descant_model::{Defect, Head, HeadWeights, SavedMemory, reference};
 use descant_release::{Dtype, HeadConfig, LoadError, Tensor};
 use descant_testkit::head_cases::{DrawnHead, GoldenHead, HeadCase, real_heads, small_heads};
 use descant_testkit::seeded::{self, Rule};
@@ -151,11 +151,17 @@ fn preloaded_memory_leaves_the_bits() {
         let width = drawn.config.hidden;
         let mut run = head.begin(Arc::clone(&case.encoded));
         run.absorb(0, &case.hidden[..cut * width]).unwrap();
-        run.preload(cut, &cold.memory(cut..end));
+        run.preload(&cold.memory(cut..end).unwrap());
         run.absorb(end, &case.hidden[end * width..]).unwrap();
         let all = 0..case.encoded.ids.len();
-        let (found, memory) = (run.memory(all.clone()), cold.memory(all));
-        assert_same_bits("memory", drawn.config.width, &found, &memory);
+        let [found, wanted_rows] = [&run, &cold].map(|run| run.memory(all.clone()).unwrap());
+        assert_eq!(
+            (found.rows.clone(), found.bytes),
+            (all.clone(), head.memory_bytes(all.len()))
+        );
+        let [found, wanted_rows] =
+            [&found, &wanted_rows].map(|memory| memory.data.downcast_ref::<Vec<f32>>().unwrap());
+        assert_same_bits("memory", drawn.config.width, found, wanted_rows);
         assert_same_logits(
             &format!("rows {cut}..{end} preloaded"),
             &run.finish().unwrap(),
@@ -170,8 +176,11 @@ fn memory_does_not_stand_for_rows_of_a_span() {
     let drawn = Drawn::new();
     let head = load(&drawn.config, &drawn.weights, &pool(1, Isa::detect()));
     let case = drawn.case("preloaded", 200, &[(Kind::Noul, 2)], 64);
-    head.begin(case.encoded)
-        .preload(0, &vec![0.0; 65 * drawn.config.width]);
+    head.begin(case.encoded).preload(&SavedMemory {
+        rows: 0..65,
+        bytes: 0,
+        data: Box::new(vec![0.0_f32; 65 * drawn.config.width]),
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! kernels/*.cu   what runs on the device; each opens with its shapes, its order of addition and its memory
 //! driver/        devices, memory, copies, launches; `unsafe`      launch/   a typed function for each kernel; `unsafe`
 //! backend/       a `Backend`: weights, slots, rounds, snapshots   head/     a `Head`, on a stream of its own
+//! paging         copies of states, out to pages of device memory and back
 //! bench          times of products, copies and parts of a round
 //! ```
 //!
@@ -24,6 +25,7 @@ mod error;
 mod head;
 #[allow(unsafe_code, reason = "launches hand untyped pointers to kernels")]
 mod launch;
+mod paging;
 #[cfg(test)]
 mod tests;
 

@@ -391,8 +391,10 @@ fn both_memories(
     let settings = Settings {
         cache_bytes: match (on, head) {
             (On::Cpu, _) => room.cache_bytes(),
-            (On::Cuda(_), Some(head)) => host_share(config, head, room.cache_bytes()),
-            (On::Cuda(_), None) => 0,
+            (On::Cuda(_), Some(head)) if compute.head_device == HeadDevice::Cpu => {
+                host_share(config, head, room.cache_bytes())
+            }
+            (On::Cuda(_), _) => 0,
         },
         ..settings.clone()
     };
@@ -432,8 +434,8 @@ fn both_memories(
     })
 }
 
-/// Of the bytes of snapshots on a GPU, the most that are in the system's memory: the head's memory rows, of which there are as many
-/// as KV rows.
+/// Of the bytes of snapshots on a GPU, the most that are in the system's memory where the head is on the CPU: its memory rows, of
+/// which there are as many as KV rows.
 fn host_share(config: &ModelConfig, head: &HeadConfig, bytes: usize) -> usize {
     let attention = &config.attention;
     let layers = config.layers.iter();

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use descant_model::{CHUNK_ROWS, Saved};
+use descant_model::{CHUNK_ROWS, Saved, SavedMemory};
 
 /// Snapshots of chat prompts have no memory rows of the head, so decisions and chat do not share theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,8 +35,8 @@ pub(crate) struct Node {
     /// Tokens of its own stretch.
     ids: Vec<u32>,
     saved: Saved,
-    /// The head's memory rows of its own stretch; empty for chat.
-    memory: Vec<f32>,
+    /// The head's memory rows of its own stretch; none for chat.
+    memory: Option<SavedMemory>,
 }
 
 /// What the cache knows about a prompt.
@@ -102,9 +102,14 @@ impl Node {
         self.saved.rows.clone()
     }
 
-    /// The head's memory rows of its stretch, `[rows, width]`.
-    pub(crate) fn memory(&self) -> &[f32] {
-        &self.memory
+    /// The head's memory rows of its stretch.
+    ///
+    /// # Panics
+    /// If it is chat's.
+    pub(crate) fn memory(&self) -> &SavedMemory {
+        self.memory
+            .as_ref()
+            .expect("a decision's snapshot has memory rows")
     }
 
     /// The snapshots from position 0 to this one.
@@ -136,7 +141,8 @@ impl Node {
 
     /// Memory that it takes, its parents' left out.
     fn bytes(&self) -> usize {
-        self.saved.bytes + size_of_val(&self.memory[..]) + size_of_val(&self.ids[..])
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes);
+        self.saved.bytes + memory + size_of_val(&self.ids[..])
     }
 }
 
@@ -215,7 +221,7 @@ impl Cache {
         prefix: &[u32],
         parent: Option<Arc<Node>>,
         (saved, reserved): (Saved, Reserved),
-        memory: Vec<f32>,
+        memory: Option<SavedMemory>,
     ) -> Option<Arc<Node>> {
         let parent_end = parent.as_ref().map_or(0, |parent| parent.rows().end);
         if saved.rows != (parent_end..prefix.len()) {
@@ -367,7 +373,7 @@ mod tests {
             &prompt,
             parent.cloned(),
             (saved(rows), reserved),
-            Vec::new(),
+            None,
         )
     }
 
@@ -483,7 +489,7 @@ mod tests {
         let prefix = prompt(&[1, 2]);
         let reserved = cache.reserve(SAVED_BYTES).unwrap();
         let orphan = (saved(64..128), reserved);
-        let orphan = cache.insert(Lane::Chat, &prefix, None, orphan, Vec::new());
+        let orphan = cache.insert(Lane::Chat, &prefix, None, orphan, None);
         assert!(orphan.is_none());
     }
 

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use descant_decision::{Encoded, Logits};
-use descant_model::{Defect, Head, HeadRun, KeptRows};
+use descant_model::{Defect, Head, HeadRun, KeptRows, SavedMemory};
 
 use crate::cache::Node;
 use crate::job::{Event, Flags, JobId};
@@ -21,6 +21,9 @@ use crate::job::{Event, Flags, JobId};
 pub(crate) trait Jury: Send {
     /// Takes a task; never waits.
     fn submit(&mut self, task: HeadTask);
+
+    /// Bytes that the head's copy of so many memory rows takes.
+    fn memory_bytes(&self, rows: usize) -> usize;
 }
 
 /// A decision in the head, or about to enter it.
@@ -72,8 +75,8 @@ pub(crate) enum HiddenPiece {
 /// What the head gives back for a task.
 pub(crate) struct HeadOut {
     pub(crate) job: JobId,
-    /// Memory rows that were asked for, in order.
-    pub(crate) copies: Vec<Vec<f32>>,
+    /// Memory rows that were asked for, in order; none where there was no room for them.
+    pub(crate) copies: Vec<Option<SavedMemory>>,
     pub(crate) outcome: HeadOutcome,
     /// Time that it took.
     pub(crate) took: Duration,
@@ -106,8 +109,8 @@ pub(crate) struct RowsPlace {
 }
 
 /// Threads that run the head.
-#[derive(Debug)]
 pub(crate) struct HeadThreads {
+    head: Arc<dyn Head>,
     /// `None` once the threads are to end.
     tasks: Option<mpsc::Sender<HeadTask>>,
     threads: Vec<JoinHandle<()>>,
@@ -133,7 +136,11 @@ impl HeadTask {
         }
     }
 
-    fn work(self, head: &dyn Head, copies: &mut Vec<Vec<f32>>) -> Result<HeadOutcome, Defect> {
+    fn work(
+        self,
+        head: &dyn Head,
+        copies: &mut Vec<Option<SavedMemory>>,
+    ) -> Result<HeadOutcome, Defect> {
         let mut run = match self.seat {
             Seat::New(encoded) => head.begin(encoded),
             Seat::Taken(run) => run,
@@ -156,7 +163,7 @@ impl HeadTask {
                     drop(place);
                     copies.extend(copy.map(|rows| run.memory(rows)));
                 }
-                HeadPiece::Preload(node) => run.preload(node.rows().start, node.memory()),
+                HeadPiece::Preload(node) => run.preload(node.memory()),
             }
         }
         if self.finish {
@@ -216,6 +223,7 @@ impl HeadThreads {
                 .spawn(move || work_off(&*head, &line, &inbox))
         };
         Ok(HeadThreads {
+            head: Arc::clone(head),
             tasks: Some(tasks),
             threads: (0..count).map(spawn).collect::<Result<_, _>>()?,
         })
@@ -230,6 +238,10 @@ impl Jury for HeadThreads {
             .expect("the sender lives as long as self");
         // The threads end only when the sender does.
         let _ = tasks.send(task);
+    }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        self.head.memory_bytes(rows)
     }
 }
 
@@ -262,6 +274,14 @@ pub(crate) fn panicked(who: &str, panic: &(dyn std::any::Any + Send)) -> Defect 
         .unwrap_or("no message");
     Defect::Device {
         message: format!("{who} panicked: {message}"),
+    }
+}
+
+impl fmt::Debug for HeadThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadThreads")
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
     }
 }
 

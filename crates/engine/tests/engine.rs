@@ -15,7 +15,9 @@ use descant_engine::{
     Engine, EngineError, FinishReason, GenerateOptions, Handle, Health, JobOptions, Sampling,
     Settings, StreamItem,
 };
-use descant_model::{Backend, Capacity, Defect, Head, HeadRun, KeptRows, Saved, Segment, Slot};
+use descant_model::{
+    Backend, Capacity, Defect, Head, HeadRun, KeptRows, Saved, SavedMemory, Segment, Slot,
+};
 use descant_release::ModelConfig;
 use descant_testkit::fake::{
     FakeBackend, FakeHead, HIDDEN, Mishap, Script, VOCAB, fake_defect, fake_record,
@@ -228,6 +230,10 @@ impl Head for Beside {
     fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
         Box::new(RunBeside(self.0.begin(encoded)))
     }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        self.0.memory_bytes(rows)
+    }
 }
 
 impl HeadRun for RunBeside {
@@ -240,12 +246,12 @@ impl HeadRun for RunBeside {
         self.0.absorb(start, &kept.values)
     }
 
-    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
+    fn memory(&self, rows: Range<usize>) -> Option<SavedMemory> {
         self.0.memory(rows)
     }
 
-    fn preload(&mut self, start: usize, memory: &[f32]) {
-        self.0.preload(start, memory);
+    fn preload(&mut self, memory: &SavedMemory) {
+        self.0.preload(memory);
     }
 
     fn finish(self: Box<Self>) -> Result<Logits, Defect> {

@@ -1,5 +1,6 @@
 //! The joint schema head as the engine sees it.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,10 +38,34 @@ impl HeadWeights for Release {
     }
 }
 
+/// A copy of a decision's projected memory rows, for a later decision on the same prefix.
+///
+/// Only a run of the head that made it can read it.
+pub struct SavedMemory {
+    /// Positions whose rows it holds.
+    pub rows: Range<usize>,
+    /// Memory it takes, in bytes.
+    pub bytes: usize,
+    /// The head's own data.
+    pub data: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for SavedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SavedMemory")
+            .field("rows", &self.rows)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A joint schema head, shared by all decisions.
 pub trait Head: Send + Sync {
     /// Starts a decision.
     fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun>;
+
+    /// Bytes that a copy of so many memory rows takes.
+    fn memory_bytes(&self, rows: usize) -> usize;
 }
 
 /// One decision on its way through the head. Its numbers depend on the record and the hidden rows alone, not on the
@@ -69,19 +94,21 @@ pub trait HeadRun: Send {
         })
     }
 
-    /// Copies the projected memory rows taken so far for a later decision on the same prefix: as many values a row as the head
-    /// likes, which only a run of the same head can read. None if the device fails.
+    /// Copies projected memory rows taken so far for a later decision on the same prefix; `None` if there is no room for them, or
+    /// the device fails, as the answer does not need them. `rows` begins and ends at multiples of [`CHUNK_ROWS`].
     ///
     /// # Panics
-    /// If a row was not taken yet.
-    fn memory(&self, rows: Range<usize>) -> Vec<f32>;
+    /// If a row was not taken yet, or the rows are not whole chunks.
+    ///
+    /// [`CHUNK_ROWS`]: crate::CHUNK_ROWS
+    fn memory(&self, rows: Range<usize>) -> Option<SavedMemory>;
 
     /// Takes projected memory rows of an earlier decision in place of the next hidden rows. They must lie before the
     /// first span and the last row, whose hidden rows are needed themselves.
     ///
     /// # Panics
-    /// If they do not, or if `start` is not the number of rows taken so far.
-    fn preload(&mut self, start: usize, memory: &[f32]);
+    /// If they do not, if they do not begin at the number of rows taken so far, or if they are of another head.
+    fn preload(&mut self, memory: &SavedMemory);
 
     /// Gives the logits once every row of the prompt was taken.
     ///

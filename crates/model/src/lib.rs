@@ -15,4 +15,4 @@ pub mod reference;
 pub use backend::{Backend, CHUNK_ROWS, Capacity, KeptRows, Pass, Saved, Segment, Slot};
 pub use choice::{ADJUSTMENTS_MAX, Adjustment, Choice};
 pub use error::Defect;
-pub use head::{Head, HeadRun, HeadWeights};
+pub use head::{Head, HeadRun, HeadWeights, SavedMemory};

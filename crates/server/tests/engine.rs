@@ -10,7 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, Response};
 use descant_decision::{Budget, Encoded, Logits, Tokenize, Value, json};
 use descant_engine::{Engine, Health, Settings};
-use descant_model::{Capacity, Defect, Head, HeadRun};
+use descant_model::{Capacity, Defect, Head, HeadRun, SavedMemory};
 use descant_server::{
     App, Card, Confidence, Desk, Front, Names, Progress, Provenance, Setup, Size,
 };
@@ -67,6 +67,10 @@ impl Head for GatedHead {
             gate: Arc::clone(&self.gate),
         })
     }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        self.head.memory_bytes(rows)
+    }
 }
 
 impl HeadRun for GatedRun {
@@ -74,12 +78,12 @@ impl HeadRun for GatedRun {
         self.run.absorb(start, hidden)
     }
 
-    fn memory(&self, rows: std::ops::Range<usize>) -> Vec<f32> {
+    fn memory(&self, rows: std::ops::Range<usize>) -> Option<SavedMemory> {
         self.run.memory(rows)
     }
 
-    fn preload(&mut self, start: usize, memory: &[f32]) {
-        self.run.preload(start, memory);
+    fn preload(&mut self, memory: &SavedMemory) {
+        self.run.preload(memory);
     }
 
     fn finish(self: Box<Self>) -> Result<Logits, Defect> {

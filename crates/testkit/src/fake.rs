@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
 use descant_model::{
-    Adjustment, Backend, CHUNK_ROWS, Capacity, Choice, Defect, Head, HeadRun, Pass, Saved, Segment,
-    Slot,
+    Adjustment, Backend, CHUNK_ROWS, Capacity, Choice, Defect, Head, HeadRun, Pass, Saved,
+    SavedMemory, Segment, Slot,
 };
 use descant_release::{AttentionConfig, LayerKind, LinearConfig, ModelConfig};
 
@@ -429,6 +429,10 @@ impl Head for FakeHead {
             script: self.script.clone(),
         })
     }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        size_of::<f32>() * WIDTH * rows
+    }
 }
 
 impl FakeRun {
@@ -461,18 +465,25 @@ impl HeadRun for FakeRun {
         Ok(())
     }
 
-    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
-        self.memory[rows.start * WIDTH..rows.end * WIDTH].to_vec()
+    fn memory(&self, rows: Range<usize>) -> Option<SavedMemory> {
+        let of = rows.start * WIDTH..rows.end * WIDTH;
+        Some(SavedMemory {
+            bytes: size_of::<f32>() * of.len(),
+            rows,
+            data: Box::new(self.memory[of].to_vec()),
+        })
     }
 
-    fn preload(&mut self, start: usize, memory: &[f32]) {
-        assert_eq!(start, self.rows, "rows out of order");
-        let rows = memory.len() / WIDTH;
-        for row in start..start + rows {
+    fn preload(&mut self, memory: &SavedMemory) {
+        let rows = memory.rows.clone();
+        assert_eq!(rows.start, self.rows, "rows out of order");
+        for row in rows.clone() {
             assert!(!self.needs(row), "row {row} is needed itself");
         }
-        self.memory.extend(memory);
-        self.rows += rows;
+        let values = memory.data.downcast_ref::<Vec<f32>>();
+        self.memory
+            .extend(values.expect("memory rows of another head"));
+        self.rows = rows.end;
     }
 
     fn finish(self: Box<Self>) -> Result<Logits, Defect> {

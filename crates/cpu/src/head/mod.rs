@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use descant_decision::{Encoded, Logits};
-use descant_model::{Defect, Head, HeadRun, HeadWeights};
+use descant_model::{Defect, Head, HeadRun, HeadWeights, SavedMemory};
 use descant_release::{HeadConfig, LoadError};
 
 use crate::Pool;
@@ -93,6 +93,15 @@ impl Head for CpuHead {
             encoded,
         })
     }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        memory_bytes(self.shared.config.width, rows)
+    }
+}
+
+/// Bytes of so many memory rows.
+fn memory_bytes(width: usize, rows: usize) -> usize {
+    size_of::<f32>() * width * rows
 }
 
 /// One decision on its way.
@@ -159,24 +168,35 @@ impl HeadRun for Run {
         Ok(())
     }
 
-    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
+    fn memory(&self, rows: Range<usize>) -> Option<SavedMemory> {
         let width = self.head.config.width;
         assert!(
             rows.end <= self.rows(),
             "rows {rows:?} of {} taken",
             self.rows()
         );
-        self.memory[rows.start * width..rows.end * width].to_vec()
+        let of = rows.start * width..rows.end * width;
+        Some(SavedMemory {
+            bytes: memory_bytes(width, rows.len()),
+            rows,
+            data: Box::new(self.memory[of].to_vec()),
+        })
     }
 
-    fn preload(&mut self, start: usize, memory: &[f32]) {
-        let width = self.head.config.width;
-        assert_eq!(start, self.rows(), "rows come in order, none twice");
-        assert!(
-            memory.len().is_multiple_of(width),
+    fn preload(&mut self, memory: &SavedMemory) {
+        assert_eq!(
+            memory.rows.start,
+            self.rows(),
+            "rows come in order, none twice"
+        );
+        let rows = memory.data.downcast_ref::<Vec<f32>>();
+        let rows = rows.expect("the memory rows are of another head");
+        let end = memory.rows.end;
+        assert_eq!(
+            rows.len(),
+            memory.rows.len() * self.head.config.width,
             "memory rows of another width"
         );
-        let end = start + memory.len() / width;
         assert!(
             end <= self.spans.first_row(),
             "row {end} is in a span, its hidden row is needed"
@@ -185,7 +205,7 @@ impl HeadRun for Run {
             end < self.encoded.ids.len(),
             "the last hidden row is needed"
         );
-        self.memory.extend_from_slice(memory);
+        self.memory.extend_from_slice(rows);
     }
 
     fn finish(self: Box<Self>) -> Result<Logits, Defect> {

@@ -10,7 +10,7 @@ use descant_model::{
 use descant_release::{ModelConfig, Release};
 
 use crate::bench::Profile;
-use crate::driver::{Block, Gpu, Graph, Pinned};
+use crate::driver::{Block, Gpu, Graph, Pinned, Shelf};
 use crate::error::CudaError;
 use crate::head::{Kept, Staging};
 use crate::launch::{Kernels, Product};
@@ -120,7 +120,7 @@ impl CudaBackend {
             &gpu,
             buffers.logits_rows() * config.vocab.next_multiple_of(8),
         )?;
-        if !snapshots.are_exact((&gpu, &kernels.rows), &mut slots, 0)? {
+        if !snapshots.are_exact(&gpu, &mut slots, 0)? {
             return Err(CudaError::Snapshots);
         }
         slots.reset(&gpu, 0)?;
@@ -147,6 +147,11 @@ impl CudaBackend {
     /// The output embedding's rows, `[vocab, H]`.
     pub(crate) fn output_embedding(&self) -> Block<u16> {
         self.weights.lm_head.weight.clone()
+    }
+
+    /// Where snapshots are kept, those of a head beside it among them.
+    pub(crate) fn shelf(&self) -> Arc<Shelf> {
+        self.snapshots.shelf()
     }
 
     /// Keeps hidden rows there from now on.
@@ -420,8 +425,7 @@ impl Backend for CudaBackend {
             "{slot:?} does not stand at a chunk"
         );
         self.gpu.bind()?;
-        let on = (&self.gpu, &self.kernels.rows);
-        let snapshot = self.snapshots.save(on, &self.slots, slot.0, from)?;
+        let snapshot = self.snapshots.save(&self.gpu, &self.slots, slot.0, from)?;
         Ok(snapshot.map(|snapshot| Saved {
             rows: snapshot.rows.clone(),
             bytes: snapshot.bytes(),
@@ -443,8 +447,9 @@ impl Backend for CudaBackend {
             snapshot.expect("the copy is of another backend")
         });
         let chain: Vec<&Snapshot> = chain.collect();
-        let on = (&self.gpu, &self.kernels.rows);
-        Ok(self.snapshots.load(on, &mut self.slots, slot.0, &chain)?)
+        Ok(self
+            .snapshots
+            .load(&self.gpu, &mut self.slots, slot.0, &chain)?)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Device memory for copies that come and go: one allocation in pages of equal size, so that whatever comes back fits whatever
 //! comes next.
 //!
-//! Pages are taken and given back by any thread. What uses them is queued on one stream, so a page is written anew only after
-//! what still reads it.
+//! Pages are taken and given back by any thread. Whoever has pages waits for what reads and writes them before giving them back,
+//! so the next may use them at once, on any stream.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

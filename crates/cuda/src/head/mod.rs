@@ -23,14 +23,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use descant_decision::{Encoded, Logits, Span};
-use descant_model::{Defect, Head, HeadRun, HeadWeights, KeptRows};
+use descant_model::{CHUNK_ROWS, Defect, Head, HeadRun, HeadWeights, KeptRows, SavedMemory};
 use descant_release::{HeadConfig, LoadError};
 
 use crate::backend::{CudaBackend, MemoryItem};
 use crate::bench::{PartTime, Profile};
-use crate::driver::{Block, Gpu, Mark};
+use crate::driver::{Block, Gpu, Mark, Pages, Shelf};
 use crate::error::CudaError;
-use crate::launch::{HeadKernels, Rows};
+use crate::launch::{HeadKernels, HeadSizes, Rows};
+use crate::paging::{Paging, Region};
 use forward::{Forward, Lexical, Schema};
 use room::{HOST_ROWS, OwnPlace, Place, Places, ROWS, Work};
 pub(crate) use room::{Staged, Staging};
@@ -68,6 +69,10 @@ pub fn head_memory(config: &HeadConfig, options: &HeadOptions) -> Vec<MemoryItem
         item("decisions in the head", Places::bytes(config, options)),
         item("activations of the head", Work::bytes(config, options)),
         item(
+            "lists of the head's snapshots",
+            Paging::list_bytes(memory_pieces(config, options)),
+        ),
+        item(
             "hidden rows on their way to the head",
             2 * options.staged_rows * config.hidden,
         ),
@@ -95,6 +100,8 @@ struct Shared {
     work: Mutex<Work>,
     /// Held while rows of the host are brought and taken.
     uploads: Mutex<()>,
+    /// Where copies of memory rows are kept, and held while one is made; none if nothing keeps any.
+    paging: Option<Mutex<Paging>>,
     kernels: HeadKernels,
     // Last: blocks go before the device does.
     gpu: Gpu,
@@ -133,14 +140,15 @@ impl CudaHead {
                 places,
                 work: Mutex::new(work),
                 uploads: Mutex::new(()),
+                paging: None,
                 kernels,
                 gpu,
             }),
         })
     }
 
-    /// The same for a backend on the same device, which from now on keeps hidden rows for this head. `is_its_own` says that the
-    /// backend's output embedding is what the lexical prior averages.
+    /// The same for a backend on the same device, which from now on keeps hidden rows for this head; copies of memory rows lie where
+    /// the backend's snapshots do. `is_its_own` says that the backend's output embedding is what the lexical prior averages.
     ///
     /// # Errors
     /// As [`CudaHead::load`].
@@ -154,8 +162,19 @@ impl CudaHead {
         let mut head = CudaHead::load(config, source, options)?;
         let shared = Arc::get_mut(&mut head.shared).expect("nobody else has it yet");
         shared.table = is_its_own.then(|| backend.output_embedding());
+        shared.keep_memory_in(backend.shelf())?;
         backend.keep_rows_in(shared.staging.clone());
         Ok(head)
+    }
+
+    /// Keeps copies of memory rows in so many bytes of its own, as beside a backend in that one's; for tests.
+    #[cfg(test)]
+    pub(crate) fn with_shelf(mut self, bytes: usize) -> CudaHead {
+        let shared = Arc::get_mut(&mut self.shared).expect("nobody else has it");
+        shared.gpu.bind().unwrap();
+        let shelf = Shelf::new(&shared.gpu, "a test", bytes).unwrap();
+        shared.keep_memory_in(Arc::new(shelf)).unwrap();
+        self
     }
 
     /// Puts rows of an output embedding on the device, as a backend that has it would; for tests.
@@ -304,6 +323,13 @@ impl fmt::Debug for CudaHead {
 }
 
 impl Shared {
+    /// Keeps copies of memory rows on a shelf from now on.
+    fn keep_memory_in(&mut self, shelf: Arc<Shelf>) -> Result<(), CudaError> {
+        let pieces = memory_pieces(&self.config, &self.options);
+        self.paging = Some(Mutex::new(Paging::new(&self.gpu, shelf, pieces)?));
+        Ok(())
+    }
+
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -329,6 +355,10 @@ impl Shared {
 impl Head for CudaHead {
     fn begin(&self, encoded: Arc<Encoded>) -> Box<dyn HeadRun> {
         Box::new(Run::new(Arc::clone(&self.shared), encoded))
+    }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        Paging::bytes_of(memory_region_bytes(&self.shared.config, rows))
     }
 }
 
@@ -527,54 +557,55 @@ impl Run {
         }
     }
 
-    /// Memory rows as they are kept: two parts of each value in 32 bits, then deviation and mean.
-    fn copy_memory(&self, rows: Range<usize>) -> Result<Vec<f32>, CudaError> {
-        let pitch = room::sizes(&self.head.config).pitch;
-        let Some(place) = &self.place else {
-            return Ok(Vec::new());
+    /// Copies memory rows out to pages; `None` if there is no room for them.
+    fn copy_memory(&self, rows: &Range<usize>) -> Result<Option<Pages>, CudaError> {
+        let (Some(place), Some(paging)) = (&self.place, &self.head.paging) else {
+            return Ok(None);
         };
-        let (place, gpu) = (place.get(), &self.head.gpu);
+        let gpu = &self.head.gpu;
         gpu.bind()?;
-        let values = rows.start * pitch..rows.end * pitch;
-        let (mut high, mut low) = (vec![0_u16; values.len()], vec![0_u16; values.len()]);
-        let mut forms = vec![[0.0; 2]; rows.len()];
-        gpu.download(&place.memory.high.part(values.clone()), &mut high)?;
-        gpu.download(&place.memory.low.part(values), &mut low)?;
-        gpu.download(&place.forms.part(rows), &mut forms)?;
-        let rows = high.chunks_exact(pitch).zip(low.chunks_exact(pitch));
-        let row = |((high, low), form): ((&[u16], &[u16]), &[f32; 2])| {
-            let both = high.iter().zip(low);
-            let bits =
-                both.map(|(high, low)| f32::from_bits(u32::from(*high) << 16 | u32::from(*low)));
-            bits.chain(*form).collect::<Vec<f32>>()
-        };
-        Ok(rows.zip(&forms).flat_map(row).collect())
+        let regions = memory_regions(place.get(), room::sizes(&self.head.config), rows);
+        locked(paging).save(gpu, &regions)
     }
 
-    fn load_memory(&mut self, start: usize, memory: &[f32]) -> Result<(), Defect> {
+    fn load_memory(&mut self, rows: &Range<usize>, pages: &Pages) -> Result<(), Defect> {
         self.settle()?;
-        let pitch = room::sizes(&self.head.config).pitch;
-        let (place, gpu) = (
-            self.place.as_ref().expect("it is settled").get(),
-            &self.head.gpu,
-        );
-        let count = memory.len() / (pitch + 2);
-        let (mut high, mut low) = (
-            Vec::with_capacity(count * pitch),
-            Vec::with_capacity(count * pitch),
-        );
-        let mut forms = Vec::with_capacity(count);
-        for row in memory.chunks_exact(pitch + 2) {
-            high.extend(row[..pitch].iter().map(|x| (x.to_bits() >> 16) as u16));
-            low.extend(row[..pitch].iter().map(|x| (x.to_bits() & 0xFFFF) as u16));
-            forms.push([row[pitch], row[pitch + 1]]);
-        }
-        let values = start * pitch..(start + count) * pitch;
-        gpu.upload(&place.memory.high.part(values.clone()), &high)?;
-        gpu.upload(&place.memory.low.part(values), &low)?;
-        gpu.upload(&place.forms.part(start..start + count), &forms)?;
-        Ok(())
+        let place = self.place.as_ref().expect("it is settled").get();
+        let regions = memory_regions(place, room::sizes(&self.head.config), rows);
+        let paging = self.head.paging.as_ref();
+        let paging = locked(paging.expect("there are copies where they are kept"));
+        Ok(paging.load(&self.head.gpu, &regions, pages)?)
     }
+}
+
+/// Memory rows of a place: the high parts, the low parts, and the forms.
+fn memory_regions(place: &Place, sizes: HeadSizes, rows: &Range<usize>) -> [Region; 3] {
+    assert!(
+        rows.start.is_multiple_of(CHUNK_ROWS) && rows.end.is_multiple_of(CHUNK_ROWS),
+        "memory rows are copied by whole chunks"
+    );
+    let values = rows.start * sizes.pitch..rows.end * sizes.pitch;
+    let memory = place.memory.part(values);
+    [
+        memory.high.as_bytes(),
+        memory.low.as_bytes(),
+        place.forms.part(rows.clone()).as_bytes(),
+    ]
+}
+
+/// Bytes of [`memory_regions`].
+fn memory_region_bytes(config: &HeadConfig, rows: usize) -> usize {
+    let parts = 2 * room::sizes(config).pitch * size_of::<u16>();
+    rows * (parts + size_of::<[f32; 2]>())
+}
+
+/// Pieces of a copy of a whole prompt's memory rows at most.
+fn memory_pieces(config: &HeadConfig, options: &HeadOptions) -> usize {
+    Paging::pieces_max(3, memory_region_bytes(config, options.positions))
+}
+
+fn locked(paging: &Mutex<Paging>) -> MutexGuard<'_, Paging> {
+    paging.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HeadRun for Run {
@@ -606,25 +637,25 @@ impl HeadRun for Run {
         self.take(Rows::Half(&kept.staged.block()), rows.rows, None)
     }
 
-    fn memory(&self, rows: Range<usize>) -> Vec<f32> {
+    fn memory(&self, rows: Range<usize>) -> Option<SavedMemory> {
         assert!(
             rows.end <= self.rows,
             "rows {rows:?} of {} taken",
             self.rows
         );
-        // A device that cannot copy fails the pass itself too; a copy that is not there is not used.
-        self.copy_memory(rows).unwrap_or_default()
+        // A device that cannot copy fails the pass itself too.
+        let pages = self.copy_memory(&rows).ok().flatten()?;
+        Some(SavedMemory {
+            rows,
+            bytes: pages.bytes(),
+            data: Box::new(pages),
+        })
     }
 
-    fn preload(&mut self, start: usize, memory: &[f32]) {
-        let row = room::sizes(&self.head.config).pitch + 2;
-        assert!(
-            memory.len().is_multiple_of(row),
-            "memory rows of another width"
-        );
-        let count = memory.len() / row;
-        self.check(start, count);
-        let end = start + count;
+    fn preload(&mut self, memory: &SavedMemory) {
+        let rows = memory.rows.clone();
+        self.check(rows.start, rows.len());
+        let end = rows.end;
         assert!(
             end <= self.first_span_row(),
             "row {end} is in a span, its hidden row is needed"
@@ -633,7 +664,9 @@ impl HeadRun for Run {
             end < self.encoded.ids.len(),
             "the last hidden row is needed"
         );
-        match self.load_memory(start, memory) {
+        let pages = memory.data.downcast_ref::<Pages>();
+        let pages = pages.expect("the memory rows are of another head");
+        match self.load_memory(&rows, pages) {
             Ok(()) => {}
             Err(defect) => self.defect = Some(defect),
         }

@@ -24,7 +24,7 @@ pub(crate) use head::{
     HeadKernels, HeadMap, HeadSizes, Mix, Parts, Phase, Phases, Rows, SplitProduct, Splits,
     WeightBlock,
 };
-pub(crate) use rows::{RowKernels, WIDTH_MAX};
+pub(crate) use rows::{CopyKernel, RowKernels, WIDTH_MAX};
 pub(crate) use sampling::{BINS, Draws, SETTINGS_FOURS, SamplingKernels, VOCAB_MAX, spans};
 
 /// All kernels of a device.

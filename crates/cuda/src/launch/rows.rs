@@ -19,7 +19,43 @@ pub(crate) struct RowKernels {
     fill_bf16: Kernel,
     fill_f32: Kernel,
     copy: Kernel,
-    copy_pieces: Kernel,
+}
+
+/// The kernel that copies many pieces in one launch.
+#[derive(Debug)]
+pub(crate) struct CopyKernel(Kernel);
+
+impl CopyKernel {
+    pub(crate) fn load(gpu: &Gpu) -> Result<CopyKernel, CudaError> {
+        let rows = module(gpu, "the row kernels", image!("rows.fatbin"))?;
+        Ok(CopyKernel(plain(&rows, "copy_pieces")?))
+    }
+
+    /// Copies pieces, from and to, of which `list` has the addresses and the groups of 16 bytes.
+    pub(crate) fn run(
+        &self,
+        gpu: &Gpu,
+        pieces: &[[Block<u8>; 2]],
+        list: &Block<[u64; 4]>,
+    ) -> Result<(), CudaError> {
+        let whole = |[from, to]: &[Block<u8>; 2]| {
+            let aligned = |block: &Block<u8>| block.address().is_multiple_of(16);
+            from.len() == to.len() && from.len().is_multiple_of(16) && aligned(from) && aligned(to)
+        };
+        assert!(
+            list.len() == pieces.len() && pieces.iter().all(whole),
+            "pieces of equal lengths, in groups of 16 bytes"
+        );
+        // SAFETY: the list names these pieces, as its caller says, which are blocks of equal lengths; any bits are bytes.
+        unsafe {
+            gpu.launch(
+                self.0,
+                [pieces.len(), 1, 1],
+                THREADS,
+                arguments![list.address()],
+            )
+        }
+    }
 }
 
 impl RowKernels {
@@ -34,7 +70,6 @@ impl RowKernels {
             fill_bf16: plain(&rows, "fill_normal_bf16")?,
             fill_f32: plain(&rows, "fill_normal_f32")?,
             copy: plain(&rows, "copy_rows")?,
-            copy_pieces: plain(&rows, "copy_pieces")?,
         })
     }
 
@@ -59,32 +94,6 @@ impl RowKernels {
                 [rows, 1, 1],
                 THREADS,
                 arguments![table.address(), ids.address(), out.address(), int(width)],
-            )
-        }
-    }
-
-    /// Copies pieces, from and to, of which `list` has the addresses and the groups of 16 bytes.
-    pub(crate) fn copy_pieces(
-        &self,
-        gpu: &Gpu,
-        pieces: &[[Block<u8>; 2]],
-        list: &Block<[u64; 4]>,
-    ) -> Result<(), CudaError> {
-        let whole = |[from, to]: &[Block<u8>; 2]| {
-            let aligned = |block: &Block<u8>| block.address().is_multiple_of(16);
-            from.len() == to.len() && from.len().is_multiple_of(16) && aligned(from) && aligned(to)
-        };
-        assert!(
-            list.len() == pieces.len() && pieces.iter().all(whole),
-            "pieces of equal lengths, in groups of 16 bytes"
-        );
-        // SAFETY: the list names these pieces, as its caller says, which are blocks of equal lengths; any bits are bytes.
-        unsafe {
-            gpu.launch(
-                self.copy_pieces,
-                [pieces.len(), 1, 1],
-                THREADS,
-                arguments![list.address()],
             )
         }
     }

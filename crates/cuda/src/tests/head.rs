@@ -209,31 +209,55 @@ fn preloaded_memory_leaves_the_bits() {
     }
     let drawn = Drawn::new();
     for portable in BOTH {
-        let head = load(&drawn.config, &drawn.weights, portable);
+        let head = load(&drawn.config, &drawn.weights, portable).with_shelf(2 << 20);
         let case = drawn.case("preloaded", 700, &[(Kind::Noul, 2), (Kind::Score, 5)], 320);
         let wanted = whole(&head, &case);
         let cold = run_to_end(&head, &case);
-        for (cut, end) in [(0, 64), (64, 320), (128, 192), (0, 320)] {
+        // A run whose rows `cut..end` come from `from`, in memory in which there was nothing of them.
+        let run_with = |from: &dyn HeadRun, cut: usize, end: usize| {
             let width = drawn.config.hidden;
+            head.poison();
             let mut run = head.begin(Arc::clone(&case.encoded));
             if cut > 0 {
                 run.absorb(0, &case.hidden[..cut * width]).unwrap();
             }
-            run.preload(cut, &cold.memory(cut..end));
+            let memory = from.memory(cut..end).unwrap();
+            assert_eq!(memory.bytes, head.memory_bytes(end - cut));
+            run.preload(&memory);
+            drop(memory);
             run.absorb(end, &case.hidden[end * width..]).unwrap();
-            let all = 0..case.encoded.ids.len();
-            let bits = |memory: Vec<f32>| memory.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            assert!(
-                bits(run.memory(all.clone())) == bits(cold.memory(all)),
-                "memory of rows {cut}..{end} preloaded"
-            );
-            assert_same_logits(
-                &format!("rows {cut}..{end} preloaded"),
-                &run.finish().unwrap(),
-                &wanted,
-            );
+            run
+        };
+        for (cut, end) in [(0, 64), (64, 320), (128, 192), (0, 320)] {
+            let run = run_with(cold.as_ref(), cut, end);
+            // And what is copied from there again.
+            let again = run_with(run.as_ref(), cut, end);
+            for run in [run, again] {
+                assert_same_logits(
+                    &format!("rows {cut}..{end} preloaded"),
+                    &run.finish().unwrap(),
+                    &wanted,
+                );
+            }
         }
+        // No room is no error, and what is given back can be taken.
+        let bytes = head.memory_bytes(64);
+        let all: Vec<_> = std::iter::from_fn(|| cold.memory(0..64)).collect();
+        assert_eq!(all.len(), (2 << 20) / bytes);
+        drop(all);
+        assert!(cold.memory(0..64).is_some());
     }
+}
+
+#[test]
+fn memory_is_not_kept_where_nothing_is() {
+    if device(false).is_none() {
+        return;
+    }
+    let drawn = Drawn::new();
+    let head = load(&drawn.config, &drawn.weights, false);
+    let case = drawn.case("cold", 200, &[(Kind::Noul, 2)], 64);
+    assert!(run_to_end(&head, &case).memory(0..64).is_none());
 }
 
 #[test]

@@ -283,7 +283,11 @@ impl Machine {
         }
         prompt.cuts.pop_front();
         let rows = prompt.saved_rows..prompt.done;
-        let bytes = self.backend.saved_bytes(rows.len());
+        let memory_bytes = match (&entry.head, &self.jury) {
+            (Some(_), Some(jury)) => jury.memory_bytes(rows.len()),
+            _ => 0,
+        };
+        let bytes = self.backend.saved_bytes(rows.len()) + memory_bytes;
         let reserved = self.cache.reserve(bytes)?;
         self.copied_rows += rows.len();
         let backend = &mut self.backend;
@@ -303,7 +307,7 @@ impl Machine {
         let prefix = &entry.job.work.prompt()[..rows.end];
         let node = self
             .cache
-            .insert(Lane::Chat, prefix, prompt.node.clone(), saved, Vec::new());
+            .insert(Lane::Chat, prefix, prompt.node.clone(), saved, None);
         if node.is_some() {
             prompt.saved_rows = rows.end;
             prompt.node = node;

@@ -152,12 +152,19 @@ impl Backend for TimedBackend {
 }
 
 /// A head's thread that works when told.
-#[derive(Clone, Debug, Default)]
-struct SimulatedJury(Arc<Mutex<VecDeque<HeadTask>>>);
+#[derive(Clone)]
+struct SimulatedJury {
+    tasks: Arc<Mutex<VecDeque<HeadTask>>>,
+    head: FakeHead,
+}
 
 impl Jury for SimulatedJury {
     fn submit(&mut self, task: HeadTask) {
-        self.0.lock().unwrap().push_back(task);
+        self.tasks.lock().unwrap().push_back(task);
+    }
+
+    fn memory_bytes(&self, rows: usize) -> usize {
+        self.head.memory_bytes(rows)
     }
 }
 
@@ -214,7 +221,11 @@ impl World {
             clock: Arc::clone(&clock),
             snapshots: 0,
         };
-        let jury = SimulatedJury::default();
+        let head = FakeHead::new(head_script.clone());
+        let jury = SimulatedJury {
+            tasks: Arc::default(),
+            head: head.clone(),
+        };
         let shared_clock = Arc::clone(&clock) as Arc<dyn Clock>;
         let Assembly {
             handle,
@@ -236,7 +247,7 @@ impl World {
             events,
             clock,
             jury,
-            head: FakeHead::new(head_script.clone()),
+            head,
             backend_script,
             copies: Cell::default(),
             head_script,
@@ -340,7 +351,7 @@ impl World {
 
     fn work_in_head(&mut self, tasks: usize) {
         for _ in 0..tasks {
-            let Some(task) = self.jury.0.lock().unwrap().pop_front() else {
+            let Some(task) = self.jury.tasks.lock().unwrap().pop_front() else {
                 return;
             };
             let out = task.run(&self.head);
@@ -472,7 +483,7 @@ impl World {
             machine.cache.entries() + waiting
         );
         let runs = self.head_script.head_runs();
-        assert!(runs <= heads().count() + self.jury.0.lock().unwrap().len());
+        assert!(runs <= heads().count() + self.jury.tasks.lock().unwrap().len());
         let most = machine.settings.head_runs_max(machine.slots.count());
         assert!(
             runs <= most,
@@ -493,7 +504,7 @@ impl World {
             },
             HeadPiece::Preload(_) => 0,
         };
-        let tasks = self.jury.0.lock().unwrap();
+        let tasks = self.jury.tasks.lock().unwrap();
         let away: usize = tasks.iter().flat_map(|task| &task.pieces).map(rows).sum();
         let heads = self
             .machine
@@ -594,7 +605,7 @@ impl World {
         self.head_script.clear_mishaps();
         for _ in 0..100_000 {
             let step = self.step();
-            let idle = self.jury.0.lock().unwrap().is_empty();
+            let idle = self.jury.tasks.lock().unwrap().is_empty();
             if step != Step::Ran && idle && self.clients.is_empty() {
                 break;
             }
@@ -846,7 +857,7 @@ fn decisions_given_up_in_the_head_count_until_it_lets_go() {
     // The head stands still.
     let tasks = |world: &mut World| {
         world.act(&Op::Steps(4 * most));
-        world.jury.0.lock().unwrap().len()
+        world.jury.tasks.lock().unwrap().len()
     };
     (0..most as u32 + 3).for_each(|family| world.act(&decide(family)));
     assert_eq!(tasks(&mut world), most);

@@ -1,6 +1,7 @@
 //! Decisions in the head: rows go out to it, memory rows and logits come back.
 
 use descant_decision::Logits;
+use descant_model::SavedMemory;
 
 use super::Machine;
 use crate::EngineError;
@@ -53,7 +54,7 @@ impl Machine {
     }
 
     /// Joins memory rows with the states that the backend saved for them, for the state cache.
-    fn keep(&mut self, id: JobId, copies: Vec<Vec<f32>>) {
+    fn keep(&mut self, id: JobId, copies: Vec<Option<SavedMemory>>) {
         let Some(entry) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -63,15 +64,15 @@ impl Machine {
                 .copies
                 .pop_front()
                 .expect("each copy was asked for with a snapshot");
-            if memory.is_empty() {
+            let Some(memory) = memory else {
                 // The head could not copy them; the answer does not need them.
                 continue;
-            }
+            };
             let prefix = &entry.job.work.prompt()[..saved.0.rows.end];
             let parent = head.node.clone();
             let node = self
                 .cache
-                .insert(Lane::Decision, prefix, parent, saved, memory);
+                .insert(Lane::Decision, prefix, parent, saved, Some(memory));
             head.node = node.or(head.node.take());
         }
     }
