@@ -380,20 +380,8 @@ impl Gpu {
         threads: usize,
         arguments: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
-        let narrow = |x: usize| u32::try_from(x).expect("a grid of fewer than 2^32 blocks");
-        let grid = (narrow(grid[0]), narrow(grid[1]), narrow(grid[2]));
-        // SAFETY: the kernel's module is never unloaded; the rest is the caller's.
-        unsafe {
-            result::launch_kernel(
-                kernel.function,
-                grid,
-                (narrow(threads), 1, 1),
-                kernel.shared,
-                self.stream,
-                arguments,
-            )
-        }
-        .map_err(|error| failed(kernel.name, error))
+        // SAFETY: the caller's.
+        unsafe { self.launch_as(None, kernel, grid, threads, arguments) }
     }
 
     /// Launches a kernel whose blocks are all on the device at one time, so that they may wait for one another.
@@ -410,20 +398,12 @@ impl Gpu {
         threads: usize,
         arguments: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
-        let narrow = |x: usize| u32::try_from(x).expect("a grid of fewer than 2^32 blocks");
-        let grid = (narrow(grid[0]), narrow(grid[1]), narrow(grid[2]));
-        // SAFETY: the kernel's module is never unloaded; the rest is the caller's.
-        unsafe {
-            result::launch_cooperative_kernel(
-                kernel.function,
-                grid,
-                (narrow(threads), 1, 1),
-                kernel.shared,
-                self.stream,
-                arguments,
-            )
-        }
-        .map_err(|error| failed(kernel.name, error))
+        let together = attribute(
+            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            sys::CUlaunchAttributeValue { cooperative: 1 },
+        );
+        // SAFETY: the caller's.
+        unsafe { self.launch_as(Some(together), kernel, grid, threads, arguments) }
     }
 
     /// Launches a kernel whose blocks may come while the one before it in the stream ends (on Hopper), which hides what a
@@ -438,14 +418,31 @@ impl Gpu {
         threads: usize,
         arguments: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
-        let narrow = |x: usize| u32::try_from(x).expect("a grid of fewer than 2^32 blocks");
-        let mut early = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue {
+        let early = attribute(
+            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            sys::CUlaunchAttributeValue {
                 programmaticStreamSerializationAllowed: 1,
             },
-        };
+        );
+        // Code for other devices, made from PTX of Ampere, would not wait.
+        let early = (self.capability == (9, 0)).then_some(early);
+        // SAFETY: the caller's.
+        unsafe { self.launch_as(early, kernel, grid, threads, arguments) }
+    }
+
+    /// Launches a kernel in a manner that an attribute names.
+    ///
+    /// # Safety
+    /// As [`Gpu::launch`], and what the manner asks for.
+    unsafe fn launch_as(
+        &self,
+        mut manner: Option<sys::CUlaunchAttribute>,
+        kernel: Kernel,
+        grid: [usize; 3],
+        threads: usize,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let narrow = |x: usize| u32::try_from(x).expect("a grid of fewer than 2^32 blocks");
         let [x, y, z] = grid.map(narrow);
         let config = sys::CUlaunchConfig {
             gridDimX: x,
@@ -456,11 +453,12 @@ impl Gpu {
             blockDimZ: 1,
             sharedMemBytes: kernel.shared,
             hStream: self.stream,
-            attrs: &raw mut early,
-            // Code for other devices, made from PTX of Ampere, would not wait.
-            numAttrs: u32::from(self.capability == (9, 0)),
+            numAttrs: u32::from(manner.is_some()),
+            attrs: manner
+                .as_mut()
+                .map_or(std::ptr::null_mut(), |attribute| attribute),
         };
-        // SAFETY: the kernel's module is never unloaded, the config lives through the call; the rest is the caller's.
+        // SAFETY: the kernel's module is never unloaded, config and attribute live through the call; the rest is the caller's.
         unsafe {
             sys::cuLaunchKernelEx(
                 &raw const config,
@@ -471,6 +469,18 @@ impl Gpu {
         }
         .result()
         .map_err(|error| failed(kernel.name, error))
+    }
+}
+
+/// An attribute of a launch.
+fn attribute(
+    id: sys::CUlaunchAttributeID,
+    value: sys::CUlaunchAttributeValue,
+) -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute {
+        id,
+        pad: [0; 4],
+        value,
     }
 }
 
