@@ -126,8 +126,7 @@ impl Forward<'_> {
         self.finish(schema, lexical).run()
     }
 
-    /// Launches of a record's finish; for tests.
-    #[cfg(test)]
+    /// Launches of a record's finish.
     pub(super) fn launches(&self, schema: &Schema, lexical: &Lexical<'_>) -> usize {
         let launches = |step: &Step<'_>| match step {
             Step::Phases(_) => 1,
