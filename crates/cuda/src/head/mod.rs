@@ -172,11 +172,11 @@ impl CudaHead {
         self
     }
 
-    /// Leaves out the products with small tiles; for tests.
+    /// Runs attention over the memory in a manner; for tests.
     #[cfg(test)]
-    pub(crate) fn without_small_tiles(mut self) -> CudaHead {
+    pub(crate) fn in_manner(mut self, manner: crate::launch::Manner) -> CudaHead {
         let shared = Arc::get_mut(&mut self.shared).expect("nobody else has it");
-        shared.kernels.leave_small_tiles();
+        shared.kernels.take_manner(manner);
         self
     }
 
