@@ -136,41 +136,50 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) forms[row] = make_float2((float)deviation, (float)mean);
 }
 
-// The products of head_sm90.cu with mma.sync: the same parts, splits and ends, chains of 32 of K, groups of 32 keys.
-// Grid: x: tiles of 64 columns; y: of 64 rows; z: splits. Warps of 32 x 32.
-// Shared: two stages of A high, A low [64][40], B high, B low [64][40] or, across, [32][72]; of weighted rows the factors of a
-// split's groups [64][32] besides.
+// The products of head_sm90.cu with mma.sync: the same parts, splits, steps and ends, chains of 32 of K, groups of 32 keys.
+// Grid: any number of blocks, which take tiles of 64 x 64 in turns; those of attention are all on the device at one time.
+// Warps of 32 x 32.
+// Shared: two stages of A high, A low [64][40], B high, B low [64][40] or, across, [32][72]; of attention the factors of a split's
+// groups [64][32] besides: together all of the 48 KiB that a kernel has without asking.
+constexpr int PITCH = 40, ACROSS_PITCH = 72, PART_BYTES = 64 * PITCH * 2, STAGE_BYTES = 4 * PART_BYTES, GROUPS = 32;
+// High and low parts.
+struct Operands {
+    const uint16_t *a[2], *b[2];
+};
 __device__ __forceinline__ void mma_f16(float (&d)[16], int j, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[4 * j]), "+f"(d[4 * j + 1]), "+f"(d[4 * j + 2]), "+f"(d[4 * j + 3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <int PARTS, End END>
-__device__ __forceinline__ void split_product(const uint16_t* const (&a)[2], const uint16_t* const (&b)[2], const Product& product) {
+__device__ __forceinline__ void split_tile(const Operands& operands, const Product& product, Span span, const Tile& tile, uint8_t* raw,
+                                           float* factors) {
     constexpr bool ACROSS = END == WEIGHTED;
-    constexpr int PITCH = 40, ACROSS_PITCH = 72, PART = 64 * PITCH * 2, STAGE = 4 * PART, GROUPS = 32;
-    __shared__ __align__(16) uint8_t raw[2 * STAGE];
-    __shared__ float factors[ACROSS ? 64 * GROUPS : 1];
-    const int m = product.m, n = product.n, k = product.k, lda = product.a_pitch, ldb = product.b_pitch;
+    const uint16_t* const* a = operands.a;
+    const uint16_t* const* b = operands.b;
+    const int n = product.n, lda = product.a_pitch, ldb = product.b_pitch;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, wm = warp / 2 * 32, wn = warp % 2 * 32;
-    const int m0 = blockIdx.y * 64, n0 = blockIdx.x * 64, k0 = blockIdx.z * product.k_split, end = min(k, k0 + product.k_split);
-    const int blocks = (end - k0 + 31) / 32;
+    const int m0 = tile.m0, n0 = tile.n0, k0 = tile.k0, blocks = tile.blocks, end = min(product.k, k0 + product.k_split);
+    // A's rows are those of all pairs or, of weights, those of the span.
+    const int first_row = ACROSS ? span.first : 0;
     const uint32_t base = shared_address(raw);
     auto fetch = [&](int block) {
-        const uint32_t to = base + (block & 1) * STAGE;
+        const uint32_t to = base + (block & 1) * STAGE_BYTES;
         const int at = k0 + block * 32;
         for (int i = threadIdx.x; i < 64 * 4; i += 128) {
             const int r = i >> 2, d = at + (i & 3) * 8;
-            const bool there = m0 + r < m && d < end;
+            const bool there = m0 + r < span.end && d < end;
             for (int part = 0; part < 2; part++)
-                copy_16(to + part * PART + (r * PITCH + (i & 3) * 8) * 2, a[part] + (there ? (size_t)(m0 + r) * lda + d : 0), there);
+                copy_16(to + part * PART_BYTES + (r * PITCH + (i & 3) * 8) * 2,
+                        a[part] + (there ? (size_t)(m0 + r - first_row) * lda + d : 0), there);
         }
         for (int i = threadIdx.x; i < 64 * 4; i += 128) {
             const int r = ACROSS ? i >> 3 : i >> 2, c = (ACROSS ? i & 7 : i & 3) * 8;
             const bool there = ACROSS ? at + r < end && n0 + c < ldb : n0 + r < n && at + c < end;
             const size_t from = ACROSS ? (size_t)(at + r) * ldb + n0 + c : (size_t)(n0 + r) * ldb + at + c;
             for (int part = 0; part < PARTS; part++)
-                copy_16(to + (2 + part) * PART + (r * (ACROSS ? ACROSS_PITCH : PITCH) + c) * 2, b[part] + (there ? from : 0), there);
+                copy_16(to + (2 + part) * PART_BYTES + (r * (ACROSS ? ACROSS_PITCH : PITCH) + c) * 2, b[part] + (there ? from : 0),
+                        there);
         }
         copies_commit();
     };
@@ -182,12 +191,12 @@ __device__ __forceinline__ void split_product(const uint16_t* const (&a)[2], con
         else copies_wait<0>();
         __syncthreads();
         float d[2][16] = {};
-        const uint32_t stage = base + (block & 1) * STAGE;
+        const uint32_t stage = base + (block & 1) * STAGE_BYTES;
         auto chain = [&](int part_a, int part_b) {
 #pragma unroll
             for (int step = 0; step < 2; step++) {
                 uint32_t left[2][4], right[2][4];
-                const uint32_t at = stage + part_a * PART, bt = stage + (2 + part_b) * PART;
+                const uint32_t at = stage + part_a * PART_BYTES, bt = stage + (2 + part_b) * PART_BYTES;
 #pragma unroll
                 for (int i = 0; i < 2; i++)
                     load_tiles(left[i], at + ((wm + i * 16 + (lane & 15)) * PITCH + step * 16 + (lane >> 4) * 8) * 2);
@@ -222,28 +231,60 @@ __device__ __forceinline__ void split_product(const uint16_t* const (&a)[2], con
     for (int i = 0; i < 2; i++) {
         const int first = m0 + wm + i * 16 + lane / 4, column = n0 + wn + 2 * (lane & 3);
         if constexpr (END == SCORES_NORMED || END == SCORES) {
-            soften<END == SCORES_NORMED, 4>(product, sum[i], 0, first, column);
+            soften<END == SCORES_NORMED, 4>(product, span, sum[i], 0, first, column);
         } else {
 #pragma unroll
             for (int half = 0; half < 2; half++)
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const int row = first + 8 * half;
-                    if (row >= m || column + 8 * j >= n) continue;
-                    *(float2*)(product.out + ((size_t)blockIdx.z * m + row) * product.out_pitch + column + 8 * j) =
+                    if (row >= span.end || column + 8 * j >= n) continue;
+                    *(float2*)(product.out + ((size_t)tile.split * product.m + row) * product.out_pitch + column + 8 * j) =
                         make_float2(sum[i][4 * j + 2 * half] * product.scale, sum[i][4 * j + 2 * half + 1] * product.scale);
                 }
         }
     }
 }
-#define SPLIT_KERNEL(NAME, PARTS, END)                                                                                       \
+// The block's tiles of a span. Every thread has left the shared memory when it ends.
+template <int PARTS, End END>
+__device__ __forceinline__ void split_product(const Operands& operands, const Product& product, Span span, uint8_t* raw, float* factors) {
+    const int tiles = tiles_of<64, 64>(product, span);
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x)
+        split_tile<PARTS, END>(operands, product, span, tile_of<64, 64, 32>(product, span, index), raw, factors);
+}
+#define SPLIT_KERNEL(NAME, PARTS)                                                                                            \
     extern "C" __global__ void __launch_bounds__(128)                                                                        \
-        NAME(const uint16_t* a_high, const uint16_t* a_low, const uint16_t* b_high, const uint16_t* b_low,                   \
-             const __grid_constant__ Product product) {                                                                      \
-        split_product<PARTS, END>({a_high, a_low}, {b_high, b_low}, product);                                                \
+        NAME(const __grid_constant__ Operands operands, const __grid_constant__ Product product) {                           \
+        __shared__ __align__(16) uint8_t raw[2 * STAGE_BYTES];                                                               \
+        split_product<PARTS, PLAIN>(operands, product, {0, product.m}, raw, nullptr);                                        \
     }
-SPLIT_KERNEL(head_split_1, 1, PLAIN)
-SPLIT_KERNEL(head_split_2, 2, PLAIN)
-SPLIT_KERNEL(head_scores_normed, 2, SCORES_NORMED)
-SPLIT_KERNEL(head_scores, 2, SCORES)
-SPLIT_KERNEL(head_weighted, 2, WEIGHTED)
+SPLIT_KERNEL(head_split_1, 1)
+SPLIT_KERNEL(head_split_2, 2)
+
+template <End SCORED>
+__device__ __forceinline__ void attend(const Operands& pairs, const Operands& weights, const Product& scores, const Product& weighted,
+                                       const Steps& steps) {
+    __shared__ __align__(16) uint8_t raw[2 * STAGE_BYTES];
+    __shared__ float factors[64 * GROUPS];
+    unsigned ended = 0;
+    for (int step = steps.first;;) {
+        const Span span = span_of(scores, steps, step);
+        if (step % 2 == 0) split_product<2, SCORED>(pairs, scores, span, raw, factors);
+        else split_product<2, WEIGHTED>(weights, weighted, span, raw, factors);
+        if (++step == steps.end) break;
+        ended++;
+        __syncthreads();
+        if (threadIdx.x == 0) gate_come(steps.gate), gate_wait(steps.gate, ended * gridDim.x);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) gate_leave(steps.gate);
+}
+#define ATTEND_KERNEL(NAME, SCORED)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(128)                                                                        \
+        NAME(const __grid_constant__ Operands pairs, const __grid_constant__ Operands weights,                               \
+             const __grid_constant__ Product scores, const __grid_constant__ Product weighted,                               \
+             const __grid_constant__ Steps steps) {                                                                          \
+        attend<SCORED>(pairs, weights, scores, weighted, steps);                                                             \
+    }
+ATTEND_KERNEL(head_attend_normed, SCORES_NORMED)
+ATTEND_KERNEL(head_attend, SCORES)

@@ -1,4 +1,5 @@
-// What the head's kernels share: values in two f16 parts, sums over a block, and the softmax over the memory by groups of keys.
+// What the head's kernels share: values in two f16 parts, sums over a block, the gate at which blocks wait for one another, and
+// the softmax over the memory by groups of keys.
 #pragma once
 #include "ptx.cuh"
 
@@ -69,8 +70,26 @@ template <int WARPS> __device__ __forceinline__ float block_max(float x, float (
     return max;
 }
 
-// A product of f32 accuracy, as the kernels take it: out[split][m][n] = scale * sum over the split's k of a[m][k] b[n][k]. The
-// last four serve the softmax over the memory.
+// Where blocks that are all on the device at one time (a cooperative launch) wait for one another: how many came, all waits of the
+// launch together, and how many left. Zero before and after a launch. One thread of a block speaks for it: what the block wrote
+// lies before a barrier of the block, what it reads then behind one.
+__device__ __forceinline__ void gate_come(unsigned* gate) {
+    __threadfence();
+    atomicAdd(gate, 1u);
+}
+__device__ __forceinline__ void gate_wait(unsigned* gate, unsigned count) {
+    unsigned came;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(came) : "l"(gate) : "memory");
+    while (came < count);
+    __threadfence();
+}
+__device__ __forceinline__ void gate_leave(unsigned* gate) {
+    __threadfence();
+    if (atomicAdd(gate + 1, 1u) == gridDim.x - 1) gate[0] = gate[1] = 0;
+}
+
+// A product of f32 accuracy, as the kernels take it: out[split][m][n] = scale * sum over the split's k of a[m][k] b[n][k]. Some
+// of its fields serve the softmax over the memory alone.
 struct Product {
     float* out;
     const double2* scales;
@@ -81,6 +100,41 @@ struct Product {
     int m, n, k, k_split, a_pitch, b_pitch, out_pitch, rows_first, groups;
     float scale;
 };
+
+// Pairs of a product that are gone through together, or rows of a plain one: all, or so many as there is room for weights of.
+struct Span {
+    int first, end;
+};
+
+// Attention over the memory: step 2 i makes the weights of the i-th `pairs` pairs, step 2 i + 1 sums up rows by them. A launch
+// takes a range of the steps; a step begins when all blocks have ended the one before.
+struct Steps {
+    unsigned* gate;
+    int first, end, pairs;
+    int small[2];  // of scores and of weighted rows, whether their tiles are small; on Hopper alone
+};
+static_assert(sizeof(Product) == 96 && sizeof(Steps) == 32, "as the host has them");
+__device__ __forceinline__ Span span_of(const Product& product, const Steps& steps, int step) {
+    const int first = step / 2 * steps.pairs;
+    return {first, min(product.m, first + steps.pairs)};
+}
+
+// A tile of a product: its first row and column, the split, the split's first K and its blocks of `DEPTH`.
+struct Tile {
+    int m0, n0, split, k0, blocks;
+};
+template <int ROWS, int COLUMNS> __device__ __forceinline__ int tiles_of(const Product& product, Span span) {
+    const int splits = (product.k + product.k_split - 1) / product.k_split;
+    return (span.end - span.first + ROWS - 1) / ROWS * ((product.n + COLUMNS - 1) / COLUMNS) * splits;
+}
+// Tiles go by columns, or by rows first, then by the others, then by splits.
+template <int ROWS, int COLUMNS, int DEPTH> __device__ __forceinline__ Tile tile_of(const Product& product, Span span, int index) {
+    const int rows = (span.end - span.first + ROWS - 1) / ROWS, columns = (product.n + COLUMNS - 1) / COLUMNS;
+    const int split = index / (rows * columns), rest = index - split * (rows * columns);
+    const int along = product.rows_first ? rows : columns, second = rest / along, first = rest - second * along;
+    const int k0 = split * product.k_split, row = product.rows_first ? first : second, column = product.rows_first ? second : first;
+    return {span.first + row * ROWS, column * COLUMNS, split, k0, (min(product.k - k0, product.k_split) + DEPTH - 1) / DEPTH};
+}
 
 // What becomes of a product's sums.
 enum End {
@@ -95,10 +149,10 @@ enum End {
 // the score is raw * scale and the weight p; else the score is deviation * raw * scale + mean * (sum of u), and the weight
 // p * deviation. Each group has a mark of its own: p is 2^(score - mark), where the mark is the first whole number not below
 // the group's greatest score; and deviations are divided by the first power of two above the group's greatest. So groups differ
-// by powers of two alone, and no bit is lost when they meet. Weights go out in two parts [pairs, pitch], times 2^14; with
-// (mark, mark + exponent of the deviations) and the group's sums of p and of p times the rows' means.
+// by powers of two alone, and no bit is lost when they meet. Weights go out in two parts [the span's pairs, pitch], times 2^14;
+// with (mark, mark + exponent of the deviations) and the group's sums of p and of p times the rows' means, of all pairs.
 template <bool NORMED, int G, int COUNT>
-__device__ __forceinline__ void soften(const Product& product, const float (&d)[COUNT], int g0, int pair, int key) {
+__device__ __forceinline__ void soften(const Product& product, Span span, const float (&d)[COUNT], int g0, int pair, int key) {
     const int rows = product.n, pitch = product.out_pitch, group = key / (8 * G);
     if (group >= product.groups) return;
     float2 form[2 * G];
@@ -119,7 +173,7 @@ __device__ __forceinline__ void soften(const Product& product, const float (&d)[
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = pair + 8 * half;
-        const bool there = row < product.m;
+        const bool there = row < span.end;
         const double2 scale = there ? product.scales[row] : make_double2(0, 0);
         const float factor = (float)scale.x;
         float s[2 * G], top = -INFINITY;
@@ -145,7 +199,7 @@ __device__ __forceinline__ void soften(const Product& product, const float (&d)[
             uint32_t high, low;
             split_f16(s[2 * g], s[2 * g + 1], high, low);
             if (!there || key + 8 * g >= pitch) continue;
-            const size_t at = (size_t)row * pitch + key + 8 * g;
+            const size_t at = (size_t)(row - span.first) * pitch + key + 8 * g;
             *(uint32_t*)(product.high + at) = high;
             *(uint32_t*)(product.low + at) = low;
         }

@@ -1,5 +1,5 @@
 // The joint schema head once every row of a prompt is there: the options' and questions' own maps, all in f64, by one kernel that
-// goes through a list of phases. Between its launches lie the products over the memory's rows (head_sm90.cu, head.cu).
+// goes through a list of phases. Between its launches lies attention over the memory's rows (head_sm90.cu, head.cu).
 //
 // Letters   H hidden, W width; q, c, x, g are rows of H, r, b, s, f rows of W; a pair is one head of one query; u is what a pair's
 //           scores are dot products of memory rows with. Widths of stored rows ("pitch") are multiples of 8.
@@ -602,8 +602,7 @@ __device__ __forceinline__ void ask_ahead(const Phase& p, int helper) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
-// Phases first .. end of a list of `all`. `gate` is zero before and after: blocks that came to the end of a stage, all stages of
-// the launch together, and blocks that ended.
+// Phases first .. end of a list of `all`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     head_finish(const Phase* list, int first, int end, int all, unsigned* gate) {
     extern __shared__ __align__(16) double wide[];
@@ -634,24 +633,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         stages += ends;
         if (ends) {
             __syncthreads();
-            if (threadIdx.x == 0) {
-                __threadfence();
-                atomicAdd(gate, 1u);
-            }
+            if (threadIdx.x == 0) gate_come(gate);
         }
         if (helper >= 0) {
             bring(i);
             if (i + 1 < all) ask_ahead(list[i + 1], helper);
         }
-        if (ends && threadIdx.x == 0) {
-            unsigned came;
-            do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(came) : "l"(gate) : "memory");
-            while (came < stages * gridDim.x);
-            __threadfence();
-        }
+        if (ends && threadIdx.x == 0) gate_wait(gate, stages * gridDim.x);
         __syncthreads();
     }
-    if (threadIdx.x != 0) return;
-    __threadfence();
-    if (atomicAdd(gate + 1, 1u) == gridDim.x - 1) gate[0] = gate[1] = 0;
+    if (threadIdx.x == 0) gate_leave(gate);
 }

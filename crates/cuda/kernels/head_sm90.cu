@@ -1,21 +1,31 @@
-// Matrix products of f32 accuracy for Hopper (sm_90a): C = A B, where A is a sum of two f16 parts, B of one or two.
+// Matrix products of f32 accuracy for Hopper (sm_90a): C = A B, where A is a sum of two f16 parts, B of one or two. Alone, or the
+// two of attention over the memory in one launch: scores of memory rows, then sums of these, weighted.
 //
 // Shapes    A [M, K] f16, twice (high and low part); B [N, K] or, of weighted rows, [K, N], each part; out f32
 //           [splits, M, out_pitch]: out = sum * scale. Rows of A and B lie at multiples of 16 bytes.
 // Ends      scores of memory rows do not go out: each warp makes weights of them for the softmax, in groups of 64 keys with marks
 //           of their own, which differ by powers of two (`soften` in head.cuh). Weighted rows take these as A, and a chain, which
 //           is one group, is multiplied by its group's power of two as it joins the sum.
+// Steps     there may be more pairs than there is room for weights of; then scores and weighted rows take turns, a span of the
+//           pairs at a time (`Steps` in head.cuh). A launch takes a range of these steps.
 // Precision a value of 22 bits is the sum of two of 11. Products of parts are exact; of two and two parts the three greater
 //           products count, what is left out is below 2^-22 of the greatest. The tensor core truncates its sums, so a chain
 //           is at most 64 of K long: its sum is then added, rounded to nearest, to that of the chains before.
 // Sum order K in blocks of 64 from the split's start; of a block low A high B, high A low B, high A high B, each in steps of
 //           16; blocks in order. A split is `k_split` of K. So the bits of a row of A depend on neither M nor the grid.
-// Grid      x, y: tiles of 128 columns and of 128 rows, or the other way round; z: splits. Where those are too few to fill a
-//           device, tiles of 64 by 64, which give the same bits.
-// Warps     two consumer warpgroups of 64 rows x 128 columns, sums in registers, and a producer; of a small tile one consumer.
-// Shared    (1024-byte aligned) stages of A high, A low, B high (B low), of a small tile 8 KiB, else 16 each, in the 128-byte
-//           swizzle: K-major tiles are [128][64], those of [K, N] 2 x [64 of K][64 of N]. Then full and empty barriers of each stage, and factors of groups [128][17] f32.
-// Barriers  full: one arrival and the bytes; empty: one arrival of each of the consumer warps.
+// Grid      any number of blocks; block b takes tiles b, b + blocks, ... of a product: 128 rows by 128 columns or, where those are
+//           too few to fill a device, 64 by 64, which give the same bits. Blocks of attention are all on the device at one time (a
+//           cooperative launch), since a step begins when all blocks have ended the one before.
+// Warps     two consumer warpgroups of 64 rows x 128 columns, sums in registers, and a third: a producer, which brings the next
+//           tile's stages while the consumers end this one's, and three warps that do the same for factors of groups. Of small
+//           tiles the second consumer has nothing to do.
+// Shared    (1024-byte aligned) 192 KiB of stages of A high, A low, B high (B low), of a small tile 8 KiB, else 16 each, in the
+//           128-byte swizzle: K-major tiles are [128][64], those of [K, N] 2 x [64 of K][64 of N]. Then for each of two products full
+//           and empty barriers of six stages at most, those of factors, and of attention factors of two tiles' groups, each
+//           [128][17] f32.
+// Barriers  full: of stages one arrival and the bytes, of factors one arrival of each of the three warps; empty: one arrival of each
+//           of the consumer warps. A product has barriers of its own, whose turns run on from tile to tile and from span to span;
+//           its stages are the other's once a step has ended. Barrier 0, around the gate: a step has ended.
 // Bound     4 (one part of B) or 6 operations of the tensor core for each of M N K.
 #include "head.cuh"
 #include "wgmma.cuh"
@@ -24,6 +34,7 @@ using namespace sm90;
 
 constexpr int DEPTH = 64;
 constexpr int GROUPS = 17;  // at most 16 groups of 64 keys a split, and one place so that rows lie in different banks
+constexpr int STAGES_BYTES = 3 << 16, STAGES_MOST = 6, BARRIERS_BYTES = 256;
 
 // d[64][N] (+)= A[64][16] B[16][N], f16; ACROSS: B is stored [k][n].
 template <int ACROSS> __device__ __forceinline__ void mma_f16(float (&d)[64], uint64_t a, uint64_t b, int keep) {
@@ -71,71 +82,109 @@ template <bool ACROSS, int COUNT> __device__ __forceinline__ void chain(float (&
         mma_f16<ACROSS>(d, matrix_desc(a) + 2 * k, ACROSS ? across_desc(b + 2048 * k) : matrix_desc(b) + 2 * k, keep || k > 0);
 }
 
-template <int PARTS, End END, int WGS, int N>
-__device__ __forceinline__ void split_product(const CUtensorMap& a_high, const CUtensorMap& a_low, const CUtensorMap& b_high,
-                                              const CUtensorMap& b_low, const Product& product) {
-    constexpr bool ACROSS = END == WEIGHTED;
-    constexpr int TILE = 64 * WGS, COUNT = N / 2;
-    constexpr uint32_t A_PART = TILE * DEPTH * 2, B_PART = N * DEPTH * 2, STAGE = 2 * A_PART + PARTS * B_PART;
-    constexpr int STAGES = 3 * 65536 / STAGE;
-    extern __shared__ uint8_t raw[];
-    const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
-    const uint32_t full = base + STAGES * STAGE, empty = full + 8 * STAGES;
-    float* factors = (float*)(raw + (base - shared_address(raw)) + STAGES * STAGE + 128);
-    const int wg = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
-    const int m0 = (product.rows_first ? blockIdx.x : blockIdx.y) * TILE, n0 = (product.rows_first ? blockIdx.y : blockIdx.x) * N;
-    const int k0 = blockIdx.z * product.k_split, blocks = (min(product.k - k0, product.k_split) + DEPTH - 1) / DEPTH;
+// Views of both parts of A and of B for the copy engine.
+struct Maps {
+    CUtensorMap a[2], b[2];
+};
 
-    if (threadIdx.x == 128 * WGS) {
-        for (int s = 0; s < STAGES; s++) mbar_init(full + 8 * s, 1), mbar_init(empty + 8 * s, 4 * WGS);
-        asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n" ::: "memory");
-    }
-    __syncthreads();
+// Stages of tiles of 64 WGS rows and N columns.
+template <int PARTS, int WGS, int N> struct Shape {
+    static constexpr uint32_t A_PART = 64 * WGS * DEPTH * 2, B_PART = N * DEPTH * 2, STAGE = 2 * A_PART + PARTS * B_PART;
+    static constexpr int STAGES = STAGES_BYTES / STAGE;
+    static_assert(STAGES <= STAGES_MOST, "a barrier for each");
+};
 
-    if (wg == WGS) {
-        if (WGS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
-        if (warp == 0 && lane == 0) {
-            for (int block = 0; block < blocks; block++) {
-                const int stage = block % STAGES, at = k0 + block * DEPTH;
-                const uint32_t to = base + stage * STAGE, bar = full + 8 * stage;
-                mbar_wait(empty + 8 * stage, (block / STAGES & 1) ^ 1);
-                mbar_expect(bar, STAGE);
-                tma_load(to, &a_high, bar, at, m0);
-                tma_load(to + A_PART, &a_low, bar, at, m0);
+// A product's way through the stages in one block: where its full barriers lie, the empty ones behind them, and the blocks of K so
+// far, which run on from tile to tile and from span to span: block i is in stage i % STAGES, for the i / STAGES-th time.
+struct Ring {
+    uint32_t stages, full;
+    unsigned turn;
+    __device__ __forceinline__ uint32_t empty() const { return full + 8 * STAGES_MOST; }
+};
+
+// The same for the factors of groups of two tiles, whose turns are the block's tiles of weighted rows so far.
+struct Factors {
+    float* room;
+    uint32_t full;
+    unsigned turn;
+    __device__ __forceinline__ uint32_t empty() const { return full + 16; }
+    __device__ __forceinline__ float* own() const { return room + (turn & 1) * 128 * GROUPS; }
+};
+
+// By one thread: brings the stages of the block's tiles. A's rows are those of all pairs or, of weights, those of the span.
+template <int PARTS, bool ACROSS, int WGS, int N>
+__device__ __forceinline__ void produce(const Maps& maps, const Product& product, Span span, Ring& ring) {
+    using S = Shape<PARTS, WGS, N>;
+    const int tiles = tiles_of<64 * WGS, N>(product, span);
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_of<64 * WGS, N, DEPTH>(product, span, index);
+        const int row = ACROSS ? tile.m0 - span.first : tile.m0;
+#pragma unroll 1
+        for (int block = 0; block < tile.blocks; block++, ring.turn++) {
+            const int stage = ring.turn % S::STAGES, at = tile.k0 + block * DEPTH;
+            const uint32_t to = ring.stages + stage * S::STAGE, bar = ring.full + 8 * stage;
+            mbar_wait(ring.empty() + 8 * stage, (ring.turn / S::STAGES & 1) ^ 1);
+            mbar_expect(bar, S::STAGE);
+            tma_load(to, &maps.a[0], bar, at, row);
+            tma_load(to + S::A_PART, &maps.a[1], bar, at, row);
 #pragma unroll
-                for (int part = 0; part < PARTS; part++) {
-                    const CUtensorMap* map = part ? &b_low : &b_high;
-                    const uint32_t b = to + 2 * A_PART + part * B_PART;
-                    if (!ACROSS) tma_load(b, map, bar, at, n0);
+            for (int part = 0; part < PARTS; part++) {
+                const uint32_t b = to + 2 * S::A_PART + part * S::B_PART;
+                if (!ACROSS) tma_load(b, &maps.b[part], bar, at, tile.n0);
 #pragma unroll
-                    for (int n = 0; ACROSS && n < N; n += 64) tma_load(b + n * 128, map, bar, n0 + n, at);
-                }
+                for (int n = 0; ACROSS && n < N; n += 64) tma_load(b + n * 128, &maps.b[part], bar, tile.n0 + n, at);
             }
         }
-    } else {
-        if (WGS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
-        const int local = wg * 64 + warp * 16 + lane / 4;
-        if (ACROSS) {
-            if (threadIdx.x < TILE) weigh_groups(product, m0 + threadIdx.x, k0 / DEPTH, blocks, factors + threadIdx.x * GROUPS);
-            asm volatile("bar.sync 1, %0;\n" ::"n"(128 * WGS) : "memory");
-        }
+    }
+}
+
+// By three warps, `helper` of whose threads is the caller: the factors of the block's tiles, up to two tiles ahead, since they
+// come from memory, one access after the other.
+constexpr int HELPERS = 96;
+template <int WGS, int N>
+__device__ __forceinline__ void weigh(const Product& product, Span span, Factors& factors, int helper) {
+    const int tiles = tiles_of<64 * WGS, N>(product, span);
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x, factors.turn++) {
+        const Tile tile = tile_of<64 * WGS, N, DEPTH>(product, span, index);
+        mbar_wait(factors.empty() + 8 * (factors.turn & 1), (factors.turn / 2 & 1) ^ 1);
+#pragma unroll 1
+        for (int row = helper; row < 64 * WGS; row += HELPERS)
+            weigh_groups(product, tile.m0 + row, tile.k0 / DEPTH, tile.blocks, factors.own() + row * GROUPS);
+        __syncwarp();
+        if ((helper & 31) == 0) mbar_arrive(factors.full + 8 * (factors.turn & 1));
+    }
+}
+
+// By WGS warpgroups: the sums of the block's tiles, and what becomes of them.
+template <int PARTS, End END, int WGS, int N>
+__device__ __forceinline__ void consume(const Product& product, Span span, Ring& ring, Factors& factors) {
+    using S = Shape<PARTS, WGS, N>;
+    constexpr bool ACROSS = END == WEIGHTED;
+    constexpr int COUNT = N / 2;
+    const int wg = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
+    const int local = wg * 64 + warp * 16 + lane / 4;
+    const int tiles = tiles_of<64 * WGS, N>(product, span);
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_of<64 * WGS, N, DEPTH>(product, span, index);
+        const float* own = factors.own() + local * GROUPS;
+        if (ACROSS) mbar_wait(factors.full + 8 * (factors.turn & 1), factors.turn / 2 & 1);
         float sum[COUNT], d[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; i++) sum[i] = 0;
-        for (int block = 0; block < blocks; block++) {
-            const int stage = block % STAGES;
-            const uint32_t a = base + stage * STAGE + wg * 64 * 128, b = base + stage * STAGE + 2 * A_PART;
-            mbar_wait(full + 8 * stage, block / STAGES & 1);
+        for (int block = 0; block < tile.blocks; block++, ring.turn++) {
+            const int stage = ring.turn % S::STAGES;
+            const uint32_t a = ring.stages + stage * S::STAGE + wg * 64 * 128, b = ring.stages + stage * S::STAGE + 2 * S::A_PART;
+            mbar_wait(ring.full + 8 * stage, ring.turn / S::STAGES & 1);
             fence_regs(d);
             asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
-            chain<ACROSS>(d, a + A_PART, b, 0);
-            if (PARTS == 2) chain<ACROSS>(d, a, b + B_PART, 1);
+            chain<ACROSS>(d, a + S::A_PART, b, 0);
+            if (PARTS == 2) chain<ACROSS>(d, a, b + S::B_PART, 1);
             chain<ACROSS>(d, a, b, 1);
             asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
             fence_regs(d);
-            if (lane == 0) mbar_arrive(empty + 8 * stage);
+            if (lane == 0) mbar_arrive(ring.empty() + 8 * stage);
             if (ACROSS) {
-                const float factor[2] = {factors[local * GROUPS + block], factors[(local + 8) * GROUPS + block]};
+                const float factor[2] = {own[block], own[8 * GROUPS + block]};
 #pragma unroll
                 for (int i = 0; i < COUNT; i++) sum[i] = fmaf(d[i], factor[i / 2 % 2], sum[i]);
             } else {
@@ -143,16 +192,21 @@ __device__ __forceinline__ void split_product(const CUtensorMap& a_high, const C
                 for (int i = 0; i < COUNT; i++) sum[i] += d[i];
             }
         }
-        const int row = m0 + local, column = n0 + 2 * (lane & 3);
+        if (ACROSS) {
+            __syncwarp();
+            if (lane == 0) mbar_arrive(factors.empty() + 8 * (factors.turn & 1));
+            factors.turn++;
+        }
+        const int row = tile.m0 + local, column = tile.n0 + 2 * (lane & 3);
         if constexpr (END == SCORES_NORMED || END == SCORES) {
 #pragma unroll
-            for (int g = 0; g < N / 8; g += 8) soften<END == SCORES_NORMED, 8>(product, sum, g, row, column + 8 * g);
+            for (int g = 0; g < N / 8; g += 8) soften<END == SCORES_NORMED, 8>(product, span, sum, g, row, column + 8 * g);
         } else {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int at = row + 8 * half;
-                if (at >= product.m) continue;
-                float* to = product.out + ((size_t)blockIdx.z * product.m + at) * product.out_pitch;
+                if (at >= span.end) continue;
+                float* to = product.out + ((size_t)tile.split * product.m + at) * product.out_pitch;
 #pragma unroll
                 for (int g = 0; g < N / 8; g++)
                     if (column + 8 * g < product.n)
@@ -163,18 +217,126 @@ __device__ __forceinline__ void split_product(const CUtensorMap& a_high, const C
     }
 }
 
-#define SPLIT_KERNEL(NAME, PARTS, END, WGS, N)                                                                            \
-    extern "C" __global__ void __launch_bounds__(128 * WGS + 128, 1)                                                      \
-        NAME(const __grid_constant__ CUtensorMap a_high, const __grid_constant__ CUtensorMap a_low,                       \
-             const __grid_constant__ CUtensorMap b_high, const __grid_constant__ CUtensorMap b_low,                       \
-             const __grid_constant__ Product product) {                                                                   \
-        split_product<PARTS, END, WGS, N>(a_high, a_low, b_high, b_low, product);                                         \
+// A block's shared memory: stages, barriers of two products and of factors, factors of two tiles.
+struct Room {
+    uint32_t stages, barriers;
+    float* wide;
+    __device__ __forceinline__ explicit Room(uint8_t* raw) {
+        stages = (shared_address(raw) + 1023) & ~1023u, barriers = stages + STAGES_BYTES;
+        wide = (float*)(raw + (barriers - shared_address(raw)) + BARRIERS_BYTES);
     }
-SPLIT_KERNEL(split_1, 1, PLAIN, 2, 128)
-SPLIT_KERNEL(split_2, 2, PLAIN, 2, 128)
-SPLIT_KERNEL(scores_normed, 2, SCORES_NORMED, 2, 128)
-SPLIT_KERNEL(scores, 2, SCORES, 2, 128)
-SPLIT_KERNEL(weighted, 2, WEIGHTED, 2, 128)
-SPLIT_KERNEL(scores_normed_small, 2, SCORES_NORMED, 1, 64)
-SPLIT_KERNEL(scores_small, 2, SCORES, 1, 64)
-SPLIT_KERNEL(weighted_small, 2, WEIGHTED, 1, 64)
+    __device__ __forceinline__ Ring ring(int product) const { return {stages, barriers + product * 16 * STAGES_MOST, 0}; }
+    __device__ __forceinline__ Factors factors() const { return {wide, barriers + 2 * 16 * STAGES_MOST, 0}; }
+};
+// By one thread, for so many consumer warps.
+__device__ __forceinline__ void make_barriers(const Ring& ring, int warps) {
+    for (int s = 0; s < STAGES_MOST; s++) mbar_init(ring.full + 8 * s, 1), mbar_init(ring.empty() + 8 * s, warps);
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n" ::: "memory");
+}
+__device__ __forceinline__ void make_barriers(const Factors& factors, int warps) {
+    for (int i = 0; i < 2; i++) mbar_init(factors.full + 8 * i, HELPERS / 32), mbar_init(factors.empty() + 8 * i, warps);
+}
+
+constexpr int PRODUCER = 2 * 128, THREADS = 3 * 128;
+__device__ __forceinline__ void producer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n"); }
+__device__ __forceinline__ void consumer_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n"); }
+
+template <int PARTS> __device__ __forceinline__ void split_product(const Maps& maps, const Product& product) {
+    extern __shared__ uint8_t raw[];
+    const Room room(raw);
+    Ring ring = room.ring(0);
+    const Span all = {0, product.m};
+    if (threadIdx.x == PRODUCER) make_barriers(ring, 8);
+    __syncthreads();
+    if (threadIdx.x >= PRODUCER) {
+        producer_registers();
+        if (threadIdx.x == PRODUCER) produce<PARTS, false, 2, 128>(maps, product, all, ring);
+    } else {
+        consumer_registers();
+        Factors none = room.factors();
+        consume<PARTS, PLAIN, 2, 128>(product, all, ring, none);
+    }
+}
+#define SPLIT_KERNEL(NAME, PARTS)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                              \
+        NAME(const __grid_constant__ Maps maps, const __grid_constant__ Product product) {                                \
+        split_product<PARTS>(maps, product);                                                                              \
+    }
+SPLIT_KERNEL(split_1, 1)
+SPLIT_KERNEL(split_2, 2)
+
+// All threads of a block, at the end of a step: those of the next begin when all blocks are there. Weights are written by plain
+// stores and then read by the copy engine, mostly another block's: a fence on either side orders the two ways to memory.
+__device__ __forceinline__ void wait_for_blocks(unsigned* gate, unsigned steps) {
+    asm volatile("fence.proxy.async.global;\n" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == PRODUCER) {
+        gate_come(gate);
+        gate_wait(gate, steps * gridDim.x);
+        asm volatile("fence.proxy.async.global;\n" ::: "memory");
+    }
+    __syncthreads();
+}
+
+template <End SCORED>
+__device__ __forceinline__ void go_through(const Maps& pairs, const Maps& weights, const Product& scores, const Product& weighted,
+                                           const Steps& steps) {
+    extern __shared__ uint8_t raw[];
+    const Room room(raw);
+    Ring of_scores = room.ring(0), of_weighted = room.ring(1);
+    Factors factors = room.factors();
+    if (threadIdx.x == PRODUCER) {
+        make_barriers(factors, steps.small[1] ? 4 : 8);
+        make_barriers(of_scores, steps.small[0] ? 4 : 8), make_barriers(of_weighted, steps.small[1] ? 4 : 8);
+    }
+    __syncthreads();
+    // Steps of this launch that all blocks have ended.
+    unsigned ended = 0;
+    if (threadIdx.x >= PRODUCER) {
+        producer_registers();
+        const int helper = (int)threadIdx.x - PRODUCER - 32;
+        for (int step = steps.first;;) {
+            const Span span = span_of(scores, steps, step);
+            if (threadIdx.x == PRODUCER) {
+                if (step % 2 == 0) {
+                    if (steps.small[0]) produce<2, false, 1, 64>(pairs, scores, span, of_scores);
+                    else produce<2, false, 2, 128>(pairs, scores, span, of_scores);
+                } else {
+                    if (steps.small[1]) produce<2, true, 1, 64>(weights, weighted, span, of_weighted);
+                    else produce<2, true, 2, 128>(weights, weighted, span, of_weighted);
+                }
+            } else if (helper >= 0 && step % 2 == 1) {
+                if (steps.small[1]) weigh<1, 64>(weighted, span, factors, helper);
+                else weigh<2, 128>(weighted, span, factors, helper);
+            }
+            if (++step == steps.end) break;
+            __syncwarp();
+            wait_for_blocks(steps.gate, ++ended);
+        }
+        if (threadIdx.x == PRODUCER) gate_leave(steps.gate);
+    } else {
+        consumer_registers();
+        const bool first = threadIdx.x < 128;
+        for (int step = steps.first;;) {
+            const Span span = span_of(scores, steps, step);
+            if (step % 2 == 0) {
+                if (!steps.small[0]) consume<2, SCORED, 2, 128>(scores, span, of_scores, factors);
+                else if (first) consume<2, SCORED, 1, 64>(scores, span, of_scores, factors);
+            } else {
+                if (!steps.small[1]) consume<2, WEIGHTED, 2, 128>(weighted, span, of_weighted, factors);
+                else if (first) consume<2, WEIGHTED, 1, 64>(weighted, span, of_weighted, factors);
+            }
+            if (++step == steps.end) break;
+            wait_for_blocks(steps.gate, ++ended);
+        }
+    }
+}
+#define ATTEND_KERNEL(NAME, SCORED)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                              \
+        NAME(const __grid_constant__ Maps pairs, const __grid_constant__ Maps weights,                                    \
+             const __grid_constant__ Product scores, const __grid_constant__ Product weighted,                            \
+             const __grid_constant__ Steps steps) {                                                                       \
+        go_through<SCORED>(pairs, weights, scores, weighted, steps);                                                      \
+    }
+ATTEND_KERNEL(attend_normed, SCORES_NORMED)
+ATTEND_KERNEL(attend, SCORES)

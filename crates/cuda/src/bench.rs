@@ -118,6 +118,53 @@ impl CudaBackend {
         Ok(ms)
     }
 
+    /// Does something while products of 4096 x 4096 x 4096 are queued all the time, as another stream's prompt would have it, in
+    /// memory of their own that is given back.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// If `work` does.
+    pub fn beside_products<T: Send>(
+        &self,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, CudaError> {
+        const SIDE: usize = 4096;
+        const QUEUED: usize = 64;
+        self.bind()?;
+        let (gpu, kernels) = (&self.gpu, &self.kernels);
+        let mut arena = Arena::new(
+            gpu,
+            "a measurement",
+            3 * Arena::bytes_for::<u16>(SIDE * SIDE),
+        )?;
+        let [x, weight, out]: [Block<u16>; 3] = [(); 3].map(|()| arena.take(SIDE * SIDE));
+        kernels.rows.fill_bf16(gpu, &x, 1, 1.0)?;
+        kernels.rows.fill_bf16(gpu, &weight, 2, 0.02)?;
+        // As for the ceilings.
+        gpu.wait()?;
+        let product = Product {
+            x: &x,
+            weight: &weight,
+            out: &out,
+            rows: SIDE,
+            inputs: SIDE,
+            outputs: SIDE,
+            swiglu: false,
+        };
+        let queue = || (0..QUEUED).try_for_each(|_| kernels.gemm.run(gpu, product));
+        std::thread::scope(|scope| {
+            queue()?;
+            let worker = scope.spawn(work);
+            while !worker.is_finished() {
+                queue()?;
+                gpu.wait()?;
+            }
+            Ok(worker.join().expect("the work does not panic"))
+        })
+    }
+
     /// Measures the ceilings, in memory of its own that is given back.
     ///
     /// # Errors

@@ -384,6 +384,31 @@ impl Gpu {
         unsafe { self.launch_as(None, kernel, grid, threads, arguments) }
     }
 
+    /// Blocks of a kernel, of so many threads, that an idle device has room for at one time.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn blocks_together(
+        &self,
+        kernel: Kernel,
+        threads: usize,
+    ) -> Result<usize, CudaError> {
+        let threads = i32::try_from(threads).expect("at most 1024 threads");
+        let (mut each, shared) = (0, kernel.shared as usize);
+        // SAFETY: the kernel's module is never unloaded; the number is an output.
+        unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &raw mut each,
+                kernel.function,
+                threads,
+                shared,
+            )
+        }
+        .result()
+        .map_err(|error| failed(kernel.name, error))?;
+        Ok(usize::try_from(each).unwrap_or(0) * self.multiprocessors)
+    }
+
     /// Launches a kernel whose blocks are all on the device at one time, so that they may wait for one another.
     ///
     /// # Errors

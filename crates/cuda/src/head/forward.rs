@@ -1,8 +1,8 @@
 //! The head's passes, queued on its stream: rows taken in piece by piece, and the finish once they are complete.
 //!
-//! A finish is a list of phases over the few options and questions, which one kernel goes through, with two products over the
-//! memory's rows wherever queries attend it. So it is one launch and three more for each layer, unless there are more queries
-//! than the workspace has room for together (`Work::queries_at_once`): then three more for each further part of them.
+//! A finish is a list of phases over the few options and questions, which one kernel goes through, with attention over the
+//! memory's rows, another, wherever queries attend it. So it is one launch and two more for each layer, unless there are more
+//! queries than the workspace has room for together (`Work::queries_at_once`): then two more for each further part of them.
 //!
 //! Letters: T rows, H hidden, W width; q, c, x, g are rows of H, r, b, s, f rows of W.
 //!
@@ -126,12 +126,10 @@ impl Forward<'_> {
         self.finish(schema, lexical).run()
     }
 
-    /// Launches of a record's finish; for tests.
-    #[cfg(test)]
+    /// Launches of a record's finish.
     pub(super) fn launches(&self, schema: &Schema, lexical: &Lexical<'_>) -> usize {
         let launches = |step: &Step<'_>| match step {
-            Step::Phases(_) => 1,
-            Step::Attend(..) => 2,
+            Step::Phases(_) | Step::Attend(..) => 1,
             Step::Upload(_) => 0,
         };
         let finish = self.finish(schema, lexical);
@@ -181,7 +179,7 @@ struct Finish<'a> {
 enum Step<'a> {
     /// One launch.
     Phases(Range<usize>),
-    /// The two products of attention over the memory, which is normed or not.
+    /// Attention over the memory, which is normed or not: one launch.
     Attend(Mix<'a>, bool),
     /// Means of some options' rows of the output embedding, from the host.
     Upload(&'a [f64]),
@@ -481,13 +479,23 @@ impl<'a> Finish<'a> {
                     }
                 }
                 Step::Phases(range) => launch(range.clone())?,
+                // The same for the steps of attention, which are weights and sums in turns.
+                Step::Attend(mix, is_normed) if profile.is_some() || kernels.steps_apart() => {
+                    let steps = kernels.steps(mix);
+                    let work_of_all = (mix.count * sizes.heads * mix.rows * sizes.width) as f64;
+                    let flop = 12.0 * work_of_all / steps as f64;
+                    for step in 0..steps {
+                        kernels.attend(gpu, (mix, *is_normed), step..step + 1, &work.gate)?;
+                        let name = match step % 2 {
+                            0 => "head: weights of memory rows",
+                            _ => "head: weighted memory rows",
+                        };
+                        self.forward.note(name, flop, 0.0)?;
+                    }
+                }
                 Step::Attend(mix, is_normed) => {
-                    let flop = 6.0 * (mix.count * sizes.heads * mix.rows * sizes.width) as f64;
-                    kernels.scores(gpu, mix, *is_normed)?;
-                    self.forward
-                        .note("head: weights of memory rows", flop, 0.0)?;
-                    kernels.weigh(gpu, mix)?;
-                    self.forward.note("head: weighted memory rows", flop, 0.0)?;
+                    let all = 0..kernels.steps(mix);
+                    kernels.attend(gpu, (mix, *is_normed), all, &work.gate)?;
                 }
                 Step::Upload(means) => gpu.upload(&work.lexical.part(0..means.len()), means)?,
             }

@@ -21,6 +21,7 @@ mod weights;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use descant_decision::{Encoded, Logits, Span};
 use descant_model::{CHUNK_ROWS, Defect, Head, HeadRun, HeadWeights, KeptRows, SavedMemory};
@@ -190,26 +191,11 @@ impl CudaHead {
         self
     }
 
-    /// Launches of a record's finish, if it has a table; for tests.
+    /// Runs attention over the memory in a manner; for tests.
     #[cfg(test)]
-    pub(crate) fn launches(&self, encoded: &Arc<Encoded>) -> usize {
-        let shared = &self.shared;
-        let mut run = Run::new(Arc::clone(shared), Arc::clone(encoded));
-        run.settle().unwrap();
-        let (work, place) = (shared.work(), run.place.as_ref().unwrap().get());
-        let schema = schema(&shared.gpu, &work, encoded, &run.spans).unwrap();
-        let table = shared.table.as_ref().unwrap();
-        let lexical = tokens(&shared.gpu, &work, encoded, table).unwrap();
-        shared
-            .forward(&work, place, None)
-            .launches(&schema, &lexical)
-    }
-
-    /// Leaves out the products with small tiles; for tests.
-    #[cfg(test)]
-    pub(crate) fn without_small_tiles(mut self) -> CudaHead {
+    pub(crate) fn in_manner(mut self, manner: crate::launch::Manner) -> CudaHead {
         let shared = Arc::get_mut(&mut self.shared).expect("nobody else has it");
-        shared.kernels.leave_small_tiles();
+        shared.kernels.take_manner(manner);
         self
     }
 
@@ -290,6 +276,40 @@ impl CudaHead {
         Ok(profile.times(&start)?)
     }
 
+    /// The same, but gives the milliseconds of the finish by the clock: from when the last rows were taken in until the logits
+    /// are in host memory.
+    ///
+    /// # Errors
+    /// As [`CudaHead::run_timed`].
+    ///
+    /// # Panics
+    /// As [`CudaHead::run_timed`].
+    pub fn time_finish(&self, encoded: &Arc<Encoded>, hidden: &[u16]) -> Result<f64, Defect> {
+        let (mut run, ..) = self.take_alone(encoded, hidden, None)?;
+        let started = Instant::now();
+        run.answer(None)?;
+        Ok(started.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// Launches that a record's finish is.
+    ///
+    /// # Errors
+    /// The device's, or that there is no room for the record.
+    pub fn launches(&self, encoded: &Arc<Encoded>) -> Result<usize, Defect> {
+        if option_spans(encoded).count() == 0 {
+            return Ok(0);
+        }
+        let shared = &self.shared;
+        let mut run = Run::new(Arc::clone(shared), Arc::clone(encoded));
+        run.settle()?;
+        let (means, place) = (run.means()?, run.place());
+        let work = shared.work();
+        let (schema, lexical) = run.lists(&work, &means)?;
+        Ok(shared
+            .forward(&work, place, None)
+            .launches(&schema, &lexical))
+    }
+
     /// Answers a record from rows in memory of their own; gives the place before the first launch.
     fn run_alone(
         &self,
@@ -297,6 +317,19 @@ impl CudaHead {
         hidden: &[u16],
         profile: Option<&Profile>,
     ) -> Result<Mark, Defect> {
+        let (mut run, start, _rows) = self.take_alone(encoded, hidden, profile)?;
+        run.answer(profile)?;
+        Ok(start)
+    }
+
+    /// Takes in a record's rows from memory of their own, which is given as well, since giving it back takes a while; gives the
+    /// place before the first launch.
+    fn take_alone(
+        &self,
+        encoded: &Arc<Encoded>,
+        hidden: &[u16],
+        profile: Option<&Profile>,
+    ) -> Result<(Run, Mark, Staged), Defect> {
         let shared = &self.shared;
         shared.gpu.bind()?;
         let rows = hidden.len() / shared.config.hidden;
@@ -308,8 +341,7 @@ impl CudaHead {
         shared.gpu.wait()?;
         let start = shared.gpu.mark()?;
         run.take(Rows::Half(&staged.block()), rows, profile)?;
-        run.answer(profile)?;
-        Ok(start)
+        Ok((run, start, staged))
     }
 }
 
@@ -472,7 +504,7 @@ impl Run {
             for first in (0..count).step_by(ROWS) {
                 let some = (count - first).min(ROWS);
                 let values = first * hidden..(first + some) * hidden;
-                let place = self.place.as_ref().expect("it is settled").get();
+                let place = self.place();
                 let (half, single);
                 let rows = match rows {
                     Rows::Half(block) => {
@@ -503,6 +535,41 @@ impl Run {
         );
     }
 
+    /// Its memory, once it is settled.
+    fn place(&self) -> &Place {
+        self.place.as_ref().expect("it is settled").get()
+    }
+
+    /// Means of the output embedding's rows, if the device does not have these.
+    fn means(&self) -> Result<Vec<f64>, Defect> {
+        let head = &self.head;
+        match &head.table {
+            Some(_) => Ok(Vec::new()),
+            None => {
+                lexical_means(head.source.as_ref(), &self.encoded, &head.config).map_err(|error| {
+                    Defect::Device {
+                        message: error.to_string(),
+                    }
+                })
+            }
+        }
+    }
+
+    /// Puts what a finish reads of the record on the device.
+    fn lists<'a>(
+        &'a self,
+        work: &Work,
+        means: &'a [f64],
+    ) -> Result<(Schema, Lexical<'a>), CudaError> {
+        let (gpu, encoded) = (&self.head.gpu, &self.encoded);
+        let schema = schema(gpu, work, encoded, &self.spans)?;
+        let lexical = match &self.head.table {
+            Some(table) => tokens(gpu, work, encoded, table)?,
+            None => Lexical::Means(means),
+        };
+        Ok((schema, lexical))
+    }
+
     /// The logits, once all rows were taken.
     fn answer(&mut self, profile: Option<&Profile>) -> Result<Logits, Defect> {
         self.settle()?;
@@ -516,23 +583,10 @@ impl Run {
         if options == 0 {
             return Ok(vec![Vec::new(); encoded.questions.len()]);
         }
-        let place = self.place.as_ref().expect("it is settled").get();
+        let (place, means) = (self.place(), self.means()?);
         let mut logits = vec![0.0; options];
-        let means =
-            match &head.table {
-                Some(_) => Vec::new(),
-                None => lexical_means(head.source.as_ref(), &encoded, &head.config).map_err(
-                    |error| Defect::Device {
-                        message: error.to_string(),
-                    },
-                )?,
-            };
         let work = head.work();
-        let schema = schema(&head.gpu, &work, &encoded, &self.spans)?;
-        let lexical = match &head.table {
-            Some(table) => tokens(&head.gpu, &work, &encoded, table)?,
-            None => Lexical::Means(&means),
-        };
+        let (schema, lexical) = self.lists(&work, &means)?;
         head.forward(&work, place, profile)
             .logits(&schema, &lexical)?;
         // The workspace is the next one's only when this is read.

@@ -19,12 +19,14 @@ pub(super) const ROWS: usize = 4096;
 pub(super) const HOST_ROWS: usize = 256;
 /// Options whose wide rows exist at one time.
 pub(super) const OPTIONS: usize = 256;
-/// Most queries that attend the memory together.
+/// Most queries that attend the memory together, of a prompt of up to `LENGTH` rows.
 const QUERIES: usize = 256;
-/// How many there is room for at least: of a prompt of up to `LENGTH` rows, and of the longest.
-const QUERIES_OFTEN: usize = 128;
 const LENGTH: usize = 16_384;
+/// How many there is room for at least of the longest prompt.
 const QUERIES_LEAST: usize = 32;
+/// Queries of a prompt of `LENGTH` rows whose weights exist at one time: of 16 heads these stay in the second-level cache of a large
+/// device, and their tiles still occupy its multiprocessors some four times over.
+const QUERIES_WEIGHED: usize = 32;
 
 /// The sizes of a head as its kernels take them.
 pub(super) fn sizes(config: &HeadConfig) -> HeadSizes {
@@ -196,13 +198,14 @@ fn work(cutter: &mut Cutter, config: &HeadConfig, options: &HeadOptions) -> Opti
     let rows_at_once = positions.min(ROWS);
     let queries = spans.min(QUERIES);
     let pairs = queries * heads;
-    // Pairs with rows, and with partial sums; of each pair the last few are filled up.
-    let pair_rows = (QUERIES_OFTEN * LENGTH)
-        .min(queries * positions)
-        .max(QUERIES_LEAST * positions)
+    // Pairs with rows, of which the last few are filled up, with groups of these, and with partial sums.
+    let pair_rows = (queries * positions)
+        .min((QUERIES_WEIGHED * LENGTH).max(QUERIES_LEAST * positions))
         * heads;
-    let pair_groups = pair_rows / Mix::GROUP_LEAST + pairs;
-    let pair_splits = (queries.min(QUERIES_OFTEN) * Mix::splits_at_most(positions.min(LENGTH)))
+    let pair_groups = (queries * positions.min(LENGTH)).max(QUERIES_LEAST * positions) * heads
+        / Mix::GROUP_LEAST
+        + pairs;
+    let pair_splits = (queries * Mix::splits_at_most(positions.min(LENGTH)))
         .max(QUERIES_LEAST * Mix::splits(positions))
         * heads;
     let phases = phases_at_most(config, options);
@@ -265,7 +268,6 @@ impl Work {
         let HeadSizes { pitch, heads, .. } = sizes;
         let room = [
             self.mixed.len() / pitch,
-            self.pair_weights.high.len() / Mix::row_pitch(rows),
             self.marks.len() / rows.div_ceil(Mix::GROUP_LEAST),
             self.partial.len() / (Mix::splits(rows) * pitch),
         ];

@@ -10,6 +10,8 @@ mod phases;
 mod products;
 
 pub(crate) use phases::{HeadMap, Phase, Phases, Splits};
+#[cfg(test)]
+pub(crate) use products::Manner;
 use products::ProductKernels;
 pub(crate) use products::{Mix, SplitProduct};
 
@@ -275,25 +277,32 @@ impl HeadKernels {
         self.products.product(gpu, product)
     }
 
-    /// Weights of memory rows for all pairs: their scores, softened by groups. `is_normed` says whether the memory is.
-    pub(crate) fn scores(
+    /// Steps of attention over the memory.
+    pub(crate) fn steps(&self, mix: &Mix<'_>) -> usize {
+        self.products.steps(&self.sizes, mix)
+    }
+
+    /// Whether each of them is to be a launch of its own.
+    pub(crate) fn steps_apart(&self) -> bool {
+        self.products.manner.apart
+    }
+
+    /// Runs a range of the steps of attention in one launch: weights of memory rows, then partial sums of rows by them.
+    pub(crate) fn attend(
         &self,
         gpu: &Gpu,
-        mix: &Mix<'_>,
-        is_normed: bool,
+        attention: (&Mix<'_>, bool),
+        steps: std::ops::Range<usize>,
+        gate: &Block<i32>,
     ) -> Result<(), CudaError> {
-        self.products.scores(gpu, &self.sizes, mix, is_normed)
+        self.products
+            .attend(gpu, &self.sizes, attention, steps, gate)
     }
 
-    /// Partial sums of weighted memory rows.
-    pub(crate) fn weigh(&self, gpu: &Gpu, mix: &Mix<'_>) -> Result<(), CudaError> {
-        self.products.weigh(gpu, &self.sizes, mix)
-    }
-
-    /// Leaves out the products with small tiles; for tests.
+    /// Runs attention in a manner; for tests.
     #[cfg(test)]
-    pub(crate) fn leave_small_tiles(&mut self) {
-        self.products.leave_small();
+    pub(crate) fn take_manner(&mut self, manner: Manner) {
+        self.products.manner = manner;
     }
 
     /// Keys of a group of the softmax.

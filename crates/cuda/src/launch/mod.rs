@@ -20,6 +20,8 @@ pub(crate) use delta::{DeltaKernels, DeltaSizes, Recurrence, SQUARES, SUMS};
 #[cfg(test)]
 pub(crate) use gemm::Kind;
 pub(crate) use gemm::{GemmKernels, Product};
+#[cfg(test)]
+pub(crate) use head::Manner;
 pub(crate) use head::{
     HeadKernels, HeadMap, HeadSizes, Mix, Parts, Phase, Phases, Rows, SplitProduct, Splits,
     WeightBlock,

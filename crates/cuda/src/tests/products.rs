@@ -59,33 +59,6 @@ fn swiglu(row: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// Runs products of a prompt's size one after the other, as a round does, until it need not; `started` is met when they run.
-pub(super) fn keep_busy(busy: &std::sync::atomic::AtomicBool, started: &std::sync::Barrier) {
-    const SIDE: usize = 4096;
-    let Some(device) = device(false) else { return };
-    let mut random = Random::new(7);
-    let x = device.with(&random.bf16(SIDE * SIDE, 1.0));
-    let weight = device.with(&random.bf16(SIDE * SIDE, 0.02));
-    let out: Block<u16> = device.poisoned(SIDE * SIDE);
-    device.gpu.wait().unwrap();
-    started.wait();
-    while busy.load(std::sync::atomic::Ordering::Relaxed) {
-        for _ in 0..64 {
-            let product = Product {
-                x: &x,
-                weight: &weight,
-                out: &out,
-                rows: SIDE,
-                inputs: SIDE,
-                outputs: SIDE,
-                swiglu: false,
-            };
-            device.kernels.gemm.run(&device.gpu, product).unwrap();
-        }
-        device.gpu.wait().unwrap();
-    }
-}
-
 /// Runs a product into a poisoned block with a guard behind it, and gives its bits.
 fn run(device: &Device, case: &Case, swiglu: bool, launch: impl FnOnce(Product<'_>)) -> Vec<u16> {
     let columns = if swiglu {

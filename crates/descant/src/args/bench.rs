@@ -78,6 +78,7 @@ pub(crate) struct BenchHttp {
 /// Time prompts, next tokens and the parts of a prompt, beside the ceilings of the same run.
 ///
 /// Needs a CUDA device. Times are medians; those of prompts are of the backbone alone, those of decisions of backbone and head.
+/// With --dummy-weights the head's last step is timed as well, for few and many options, with the number of its launches.
 #[derive(Debug, Args)]
 pub(crate) struct BenchModel {
     #[command(flatten)]

@@ -77,6 +77,10 @@ pub(super) fn run(args: &BenchModel) -> Result<(), Failure> {
     {
         output.line(&machine.head_parts(&head, longest, ceilings)?)?;
     }
+    // What these take is a matter of the shape, not of a release.
+    if args.dummy_weights.is_some() {
+        output.line(&machine.finishes(&head)?)?;
+    }
     Ok(())
 }
 
@@ -311,7 +315,7 @@ impl Machine {
         length: usize,
         runs: usize,
     ) -> Result<String, Failure> {
-        let encoded = Arc::new(record(&self.tokens(length)));
+        let encoded = Arc::new(record(&self.tokens(length), SCHEMA));
         let (mut after, hidden) = (Vec::new(), self.hidden_rows(length));
         let times = timed(runs, || {
             after.push(self.decide(head, &encoded)?);
@@ -320,8 +324,10 @@ impl Machine {
         let alone = timed_by(runs, || head.run_timed(&encoded, &hidden).map_err(device))?;
         after.sort_by(f64::total_cmp);
         Ok(format!(
-            "decision of {length} rows, {QUESTIONS} questions of {OPTIONS} options: {:.2} ms {}, {:.2} ms of it after the last \
+            "decision of {length} rows, {} questions of {} options: {:.2} ms {}, {:.2} ms of it after the last \
              round was queued and its rows were taken; the head alone {:.2} ms {} on the device",
+            SCHEMA.questions,
+            SCHEMA.options,
             times.median,
             times.range(),
             after[after.len() / 2],
@@ -365,13 +371,64 @@ impl Machine {
         length: usize,
         ceilings: Ceilings,
     ) -> Result<String, Failure> {
-        let encoded = Arc::new(record(&self.tokens(length)));
+        let encoded = Arc::new(record(&self.tokens(length), SCHEMA));
         let parts = head.run_in_parts(&encoded, &self.hidden_rows(length));
         Ok(table(
             &format!("parts of the head of {length} rows"),
             parts.map_err(device)?,
             ceilings,
         ))
+    }
+
+    /// Finishes of the head, by length and schema; one of them beside products on the backbone's stream as well.
+    fn finishes(&self, head: &CudaHead) -> Result<String, Failure> {
+        let mut text = format!(
+            "{:<20}{:>10}{:>22}{:>10}{:>12}{:>22}",
+            "finish of the head",
+            "rows",
+            "questions x options",
+            "launches",
+            "median ms",
+            "(min-max, n)"
+        );
+        let mut add =
+            |rows: usize, schema: Schema, launches: usize, times: &Times, company: &str| {
+                let _ = write!(
+                    text,
+                    "\n{:<20}{rows:>10}{:>22}{launches:>10}{:>12.3}{:>22}{company}",
+                    "",
+                    format!("{} x {}", schema.questions, schema.options),
+                    times.median,
+                    times.range()
+                );
+            };
+        let positions = self.backend.capacity().positions;
+        for rows in FINISHED_ROWS {
+            for schema in FINISHED {
+                let spans = schema.questions * (schema.options + 1) + 1;
+                if rows > positions || spans > HeadOptions::spans_of(positions) {
+                    continue;
+                }
+                let encoded = Arc::new(record(&self.tokens(rows), schema));
+                let hidden = self.hidden_rows(rows);
+                let finishes = || {
+                    timed_by(FINISHES, || {
+                        head.time_finish(&encoded, &hidden).map_err(device)
+                    })
+                };
+                let launches = head.launches(&encoded).map_err(device)?;
+                add(rows, schema, launches, &finishes()?, "");
+                if (rows, schema) == IN_COMPANY {
+                    let times = self.backend.beside_products(finishes)??;
+                    add(rows, schema, launches, &times, " beside products");
+                }
+            }
+        }
+        text.push_str(
+            "\n(by the clock, from when the last rows were taken in until the logits are on the host; products of 4096 x 4096 x 4096, \
+             queued all the time on the backbone's stream)",
+        );
+        Ok(text)
     }
 
     /// Any hidden rows, as bf16 bits: between -2 and 2.
@@ -458,31 +515,65 @@ fn table(title: &str, mut parts: Vec<PartTime>, ceilings: Ceilings) -> String {
     text
 }
 
-/// Questions of the record that is timed, their options, and rows of the spans of either.
-const QUESTIONS: usize = 8;
-const OPTIONS: usize = 4;
-const SPAN: usize = 12;
-/// Rows that the schema takes.
-const SCHEMA_ROWS: usize = QUESTIONS * (OPTIONS + 1) * SPAN + 2;
+/// Questions of a record that is timed, options of each, and rows of the spans of either.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Schema {
+    questions: usize,
+    options: usize,
+    span: usize,
+}
+
+impl Schema {
+    const fn of(questions: usize, options: usize, span: usize) -> Schema {
+        Schema {
+            questions,
+            options,
+            span,
+        }
+    }
+
+    /// Rows that it takes.
+    const fn rows(self) -> usize {
+        self.questions * (self.options + 1) * self.span + 2
+    }
+}
+
+/// That of the decisions that are timed.
+const SCHEMA: Schema = Schema::of(8, 4, 12);
+const SCHEMA_ROWS: usize = SCHEMA.rows();
+/// What is asked in the finishes that are timed, after how many rows, how often, and which of them beside other work.
+const FINISHED: [Schema; 3] = [
+    Schema::of(1, 2, 3),
+    Schema::of(8, 4, 3),
+    Schema::of(64, 4, 3),
+];
+const FINISHED_ROWS: [usize; 2] = [1024, 16_384];
+const FINISHES: usize = 9;
+const IN_COMPANY: (usize, Schema) = (FINISHED_ROWS[1], FINISHED[1]);
 
 /// A record whose schema stands at its end.
-fn record(tokens: &[u32]) -> Encoded {
-    let start = tokens.len() - SCHEMA_ROWS + 1;
-    let span = |index: usize| start + index * SPAN..start + (index + 1) * SPAN;
+fn record(tokens: &[u32], schema: Schema) -> Encoded {
+    let Schema {
+        questions,
+        options,
+        span,
+    } = schema;
+    let start = tokens.len() - schema.rows() + 1;
+    let span = |index: usize| start + index * span..start + (index + 1) * span;
     let question = |question: usize| EncodedQuestion {
         id: format!("q{question}"),
         kind: Kind::Choice,
-        span: span(question * (OPTIONS + 1)),
-        options: (1..=OPTIONS)
+        span: span(question * (options + 1)),
+        options: (1..=options)
             .map(|option| EncodedOption {
                 id: option.to_string(),
-                span: span(question * (OPTIONS + 1) + option),
+                span: span(question * (options + 1) + option),
             })
             .collect(),
     };
     Encoded {
         ids: tokens.to_vec(),
-        questions: (0..QUESTIONS).map(question).collect(),
+        questions: (0..questions).map(question).collect(),
         truncated: 0,
         schema_start: start,
     }

@@ -1,5 +1,7 @@
 //! Products over the memory's rows: `kernels/head_sm90.cu`, and on other devices those of `kernels/head.cu`.
 
+use std::ops::Range;
+
 use super::{HeadSizes, Parts};
 use crate::driver::{Block, Gpu, Kernel, Module, TensorMap};
 use crate::error::CudaError;
@@ -12,6 +14,11 @@ const SPLIT_LEAST: usize = 128;
 const SPLITS: usize = 16;
 /// Keys of a group of the softmax, by Hopper's products and by the others.
 const GROUPS: [usize; 2] = [64, 32];
+/// Rows and columns of a tile: Hopper's large ones and small ones, and those of the others.
+const LARGE: usize = 128;
+const SMALL: usize = 64;
+/// Threads of a block, by Hopper's products and by the others.
+const THREADS: [usize; 2] = [384, 128];
 
 /// A product of f32 accuracy: `out[m][n] = Σ a[m][k] b[n][k] · scale`.
 #[derive(Clone, Copy)]
@@ -40,7 +47,7 @@ pub(crate) struct Mix<'a> {
     pub(crate) expanded: &'a Parts,
     /// Of each pair, what a raw score is multiplied by, and the sum of u.
     pub(crate) scales: &'a Block<[f64; 2]>,
-    /// `[pairs, row_pitch]`
+    /// `[pairs, row_pitch]`, of all pairs or of as many as there is room for: see [`ProductKernels::pairs_at_once`].
     pub(crate) weights: &'a Parts,
     /// Of each group of keys, `[pairs, groups]`: the exponents that its p and its weights were divided by, and the sums of p
     /// and of p times the rows' means.
@@ -109,13 +116,43 @@ struct RawProduct {
     scale: f32,
 }
 
-/// The operands of a product: A `[m, a_pitch]`, B `[b_rows, b_pitch]` in one part or two; across, its rows
+/// The kernel's `Steps`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawSteps {
+    gate: u64,
+    first: i32,
+    end: i32,
+    pairs: i32,
+    small: [i32; 2],
+}
+
+const _: () = assert!(
+    size_of::<RawProduct>() == 96 && size_of::<RawSteps>() == 32,
+    "as the kernels have them"
+);
+
+/// The operands of a product: A `[a_rows, a_pitch]`, B `[b_rows, b_pitch]` in one part or two; across, its rows
 /// are those of K.
 struct Operands<'a> {
     a: &'a Parts,
+    a_rows: usize,
     b: [&'a Block<u16>; 2],
     b_rows: usize,
     across: bool,
+}
+
+/// How attention is run where there are several ways, all of which give the same bits; tests try them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Whether tiles of the scores and of the weighted rows are small, on Hopper.
+    pub(crate) small: Option<[bool; 2]>,
+    /// Pairs at most whose weights exist at one time.
+    pub(crate) pairs: Option<usize>,
+    /// Blocks at most.
+    pub(crate) blocks: Option<usize>,
+    /// Whether each step is a launch of its own.
+    pub(crate) apart: bool,
 }
 
 #[derive(Debug)]
@@ -123,13 +160,12 @@ pub(super) struct ProductKernels {
     is_hopper: bool,
     /// One part of B, two.
     plain: [Kernel; 2],
-    /// Of a memory that is not normed and of one that is.
-    scores: [Kernel; 2],
-    weighted: Kernel,
-    /// For the last three, those with small tiles.
-    small: Option<[Kernel; 3]>,
-    /// Multiprocessors of the device.
+    /// Attention over a memory that is not normed and over one that is.
+    attend: [Kernel; 2],
+    /// Blocks of it that are on the device at one time.
+    blocks: usize,
     multiprocessors: usize,
+    pub(super) manner: Manner,
 }
 
 impl ProductKernels {
@@ -139,50 +175,51 @@ impl ProductKernels {
         head: &Module,
         hopper: Option<&Module>,
     ) -> Result<ProductKernels, CudaError> {
-        let Some(hopper) = hopper else {
-            return Ok(ProductKernels {
-                is_hopper: false,
-                plain: [plain(head, "head_split_1")?, plain(head, "head_split_2")?],
-                scores: [
-                    plain(head, "head_scores")?,
-                    plain(head, "head_scores_normed")?,
+        let (plain, attend) = match hopper {
+            None => (
+                [plain(head, "head_split_1")?, plain(head, "head_split_2")?],
+                [
+                    plain(head, "head_attend")?,
+                    plain(head, "head_attend_normed")?,
                 ],
-                weighted: plain(head, "head_weighted")?,
-                small: None,
-                multiprocessors: gpu.multiprocessors(),
-            });
+            ),
+            Some(hopper) => {
+                // Stages, of whichever parts and tiles, and barriers; then the factors of two tiles' groups.
+                let shared = 1024 + 12 * (128 * 64 * 2) + 256;
+                let factors = 2 * LARGE * 17 * size_of::<f32>();
+                (
+                    [
+                        hopper.kernel("split_1", shared)?,
+                        hopper.kernel("split_2", shared)?,
+                    ],
+                    [
+                        hopper.kernel("attend", shared + factors)?,
+                        hopper.kernel("attend_normed", shared + factors)?,
+                    ],
+                )
+            }
         };
-        // Stages of three parts or four, of large tiles or small, take the same; then barriers, and the factors of groups.
-        let shared = 1024 + 12 * (128 * 64 * 2) + 128;
-        let factors = 128 * 17 * size_of::<f32>();
+        let threads = THREADS[usize::from(hopper.is_none())];
+        let blocks = [
+            gpu.blocks_together(attend[0], threads)?,
+            gpu.blocks_together(attend[1], threads)?,
+        ];
         Ok(ProductKernels {
-            is_hopper: true,
-            plain: [
-                hopper.kernel("split_1", shared)?,
-                hopper.kernel("split_2", shared)?,
-            ],
-            scores: [
-                hopper.kernel("scores", shared)?,
-                hopper.kernel("scores_normed", shared)?,
-            ],
-            weighted: hopper.kernel("weighted", shared + factors)?,
-            small: Some([
-                hopper.kernel("scores_small", shared)?,
-                hopper.kernel("scores_normed_small", shared)?,
-                hopper.kernel("weighted_small", shared + factors)?,
-            ]),
+            is_hopper: hopper.is_some(),
+            plain,
+            attend,
+            blocks: blocks[0].min(blocks[1]),
             multiprocessors: gpu.multiprocessors(),
+            manner: Manner::default(),
         })
-    }
-
-    /// Leaves out the kernels with small tiles; for tests.
-    #[cfg(test)]
-    pub(super) fn leave_small(&mut self) {
-        self.small = None;
     }
 
     pub(super) fn group_keys(&self) -> usize {
         GROUPS[usize::from(!self.is_hopper)]
+    }
+
+    fn threads(&self) -> usize {
+        THREADS[usize::from(!self.is_hopper)]
     }
 
     pub(super) fn product(&self, gpu: &Gpu, product: SplitProduct<'_>) -> Result<(), CudaError> {
@@ -209,99 +246,165 @@ impl ProductKernels {
             a_pitch: int(a_pitch),
             b_pitch: int(b_pitch),
             out_pitch: int(out_pitch),
+            rows_first: self.rows_first(m, n),
             scale,
             ..RawProduct::default()
         };
         let operands = Operands {
             a,
+            a_rows: m,
             b: [b, b_low.unwrap_or(b)],
             b_rows: n,
             across: false,
         };
+        operands.check(&raw);
         let kernel = self.plain[usize::from(b_low.is_some())];
-        // SAFETY: the assert bounds `out`, which is all that a plain product writes.
-        unsafe { self.run(gpu, [kernel, kernel], &operands, raw) }
+        let side = if self.is_hopper { LARGE } else { SMALL };
+        let grid = [raw.tiles(m, side), 1, 1];
+        let threads = self.threads();
+        // SAFETY: `check` bounds the operands, within which the copy engine stays; the assert bounds `out`, which is all that a
+        // plain product writes.
+        unsafe {
+            match self.is_hopper {
+                true => {
+                    let maps = operands.maps(&raw, side)?;
+                    gpu.launch(kernel, grid, threads, arguments![maps, raw])
+                }
+                false => {
+                    let addresses = operands.addresses();
+                    gpu.launch(kernel, grid, threads, arguments![addresses, raw])
+                }
+            }
+        }
     }
 
-    pub(super) fn scores(
+    /// Pairs that a step of attention goes through: all, or as many as there is room for weights of, in whole tiles if there is
+    /// room for one.
+    fn pairs_at_once(&self, sizes: &HeadSizes, mix: &Mix<'_>) -> usize {
+        let pairs = mix.count * sizes.heads;
+        let weights = mix.weights.high.len().min(mix.weights.low.len());
+        let room = weights / Mix::row_pitch(mix.rows);
+        assert!(room > 0, "room for a pair");
+        let room = self.manner.pairs.map_or(room, |pairs| pairs.min(room));
+        match room {
+            _ if pairs <= room => pairs,
+            0..LARGE => room,
+            _ => room / LARGE * LARGE,
+        }
+    }
+
+    /// Steps of attention: two for each part of the pairs.
+    pub(super) fn steps(&self, sizes: &HeadSizes, mix: &Mix<'_>) -> usize {
+        2 * (mix.count * sizes.heads).div_ceil(self.pairs_at_once(sizes, mix))
+    }
+
+    /// Runs a range of the steps of attention: weights of memory rows, then partial sums of rows by them, for one part of the
+    /// pairs after the other. `is_normed` says whether the memory is.
+    pub(super) fn attend(
         &self,
         gpu: &Gpu,
         sizes: &HeadSizes,
-        mix: &Mix<'_>,
-        is_normed: bool,
+        (mix, is_normed): (&Mix<'_>, bool),
+        range: Range<usize>,
+        gate: &Block<i32>,
     ) -> Result<(), CudaError> {
-        let raw = self.softened(sizes, mix);
-        let raw = RawProduct {
-            n: int(mix.rows),
-            k: int(sizes.pitch),
-            k_split: int(sizes.pitch.next_multiple_of(64)),
-            a_pitch: int(sizes.pitch),
-            out_pitch: int(Mix::row_pitch(mix.rows)),
-            ..raw
-        };
-        let operands = Operands {
-            a: mix.expanded,
-            b: [&mix.memory.high, &mix.memory.low],
-            b_rows: mix.rows,
-            across: false,
-        };
-        let kernel = self.scores[usize::from(is_normed)];
-        let small = self
-            .small
-            .map_or(kernel, |small| small[usize::from(is_normed)]);
-        // SAFETY: `softened` bounds all that the softmax reads and writes.
-        unsafe { self.run(gpu, [kernel, small], &operands, raw) }
-    }
-
-    pub(super) fn weigh(
-        &self,
-        gpu: &Gpu,
-        sizes: &HeadSizes,
-        mix: &Mix<'_>,
-    ) -> Result<(), CudaError> {
-        let (pairs, pitch) = (mix.count * sizes.heads, sizes.pitch);
         assert!(
-            Mix::splits(mix.rows) * pairs * pitch <= mix.partial.len(),
-            "all partial sums"
+            range.start < range.end && range.end <= self.steps(sizes, mix) && gate.len() >= 2,
+            "steps of attention"
         );
-        let raw = RawProduct {
-            out: mix.partial.address(),
-            n: int(pitch),
-            k: int(mix.rows),
-            k_split: int(Mix::split_keys(mix.rows)),
-            a_pitch: int(Mix::row_pitch(mix.rows)),
-            out_pitch: int(pitch),
-            ..self.softened(sizes, mix)
-        };
-        let operands = Operands {
-            a: mix.weights,
+        let pairs = self.pairs_at_once(sizes, mix);
+        let products = self.products(sizes, mix, pairs);
+        let of = |a, a_rows, across| Operands {
+            a,
+            a_rows,
             b: [&mix.memory.high, &mix.memory.low],
             b_rows: mix.rows,
-            across: true,
+            across,
         };
-        let small = self.small.map_or(self.weighted, |small| small[2]);
-        // SAFETY: the assert bounds `out`, `softened` the marks.
-        unsafe { self.run(gpu, [self.weighted, small], &operands, raw) }
+        let operands = [
+            of(mix.expanded, mix.count * sizes.heads, false),
+            of(mix.weights, pairs, true),
+        ];
+        operands[0].check(&products[0]);
+        operands[1].check(&products[1]);
+        let small = products.map(|raw| self.is_small(&raw, pairs));
+        let small = self.manner.small.unwrap_or(small);
+        let sides = small.map(|small| {
+            if small || !self.is_hopper {
+                SMALL
+            } else {
+                LARGE
+            }
+        });
+        let tiles = products[0]
+            .tiles(pairs, sides[0])
+            .max(products[1].tiles(pairs, sides[1]));
+        let blocks = self
+            .blocks
+            .min(self.manner.blocks.unwrap_or(tiles))
+            .min(tiles);
+        let (grid, threads) = ([blocks, 1, 1], self.threads());
+        let steps = RawSteps {
+            gate: gate.address(),
+            first: int(range.start),
+            end: int(range.end),
+            pairs: int(pairs),
+            small: small.map(i32::from),
+        };
+        let kernel = self.attend[usize::from(is_normed)];
+        let [scores, weighted] = products;
+        // SAFETY: `check` bounds the operands, within which the copy engine stays; `products` bounds what is written and what
+        // else is read; the gate has its two places.
+        unsafe {
+            match self.is_hopper {
+                true => {
+                    let of_pairs = operands[0].maps(&scores, sides[0])?;
+                    let of_weights = operands[1].maps(&weighted, sides[1])?;
+                    gpu.launch_together(
+                        kernel,
+                        grid,
+                        threads,
+                        arguments![of_pairs, of_weights, scores, weighted, steps],
+                    )
+                }
+                false => {
+                    let [of_pairs, of_weights] = operands.map(|operands| operands.addresses());
+                    gpu.launch_together(
+                        kernel,
+                        grid,
+                        threads,
+                        arguments![of_pairs, of_weights, scores, weighted, steps],
+                    )
+                }
+            }
+        }
     }
 
-    /// What scores and weighted rows share.
+    /// The products of scores and of weighted rows, of so many pairs at one time.
     ///
     /// # Panics
-    /// If the softmax reaches beyond a block.
-    fn softened(&self, sizes: &HeadSizes, mix: &Mix<'_>) -> RawProduct {
-        let (pairs, groups) = (
+    /// If one reaches beyond a block.
+    fn products(&self, sizes: &HeadSizes, mix: &Mix<'_>, at_once: usize) -> [RawProduct; 2] {
+        let (pairs, pitch, row_pitch) = (
             mix.count * sizes.heads,
-            mix.rows.div_ceil(self.group_keys()),
+            sizes.pitch,
+            Mix::row_pitch(mix.rows),
         );
+        let groups = mix.rows.div_ceil(self.group_keys());
         let weights = mix.weights.high.len().min(mix.weights.low.len());
         assert!(
-            pairs * Mix::row_pitch(mix.rows) <= weights
+            at_once * row_pitch <= weights
                 && pairs * groups <= mix.marks.len().min(mix.sums.len())
                 && pairs <= mix.scales.len()
                 && mix.rows <= mix.forms.len(),
             "all pairs and rows"
         );
-        RawProduct {
+        assert!(
+            Mix::splits(mix.rows) * pairs * pitch <= mix.partial.len(),
+            "all partial sums"
+        );
+        let both = RawProduct {
+            out: mix.partial.address(),
             scales: mix.scales.address(),
             forms: mix.forms.address(),
             high: mix.weights.high.address(),
@@ -309,78 +412,56 @@ impl ProductKernels {
             marks: mix.marks.address(),
             sums: mix.sums.address(),
             m: int(pairs),
-            b_pitch: int(sizes.pitch),
+            b_pitch: int(pitch),
             groups: int(groups),
             scale: 1.0,
             ..RawProduct::default()
-        }
+        };
+        let scores = RawProduct {
+            n: int(mix.rows),
+            k: int(pitch),
+            k_split: int(pitch.next_multiple_of(64)),
+            a_pitch: int(pitch),
+            out_pitch: int(row_pitch),
+            rows_first: self.rows_first(at_once, mix.rows),
+            ..both
+        };
+        let weighted = RawProduct {
+            n: int(pitch),
+            k: int(mix.rows),
+            k_split: int(Mix::split_keys(mix.rows)),
+            a_pitch: int(row_pitch),
+            out_pitch: int(pitch),
+            rows_first: self.rows_first(at_once, pitch),
+            ..both
+        };
+        [scores, weighted]
     }
 
-    /// Runs a kernel with large tiles, or the one with small tiles where large ones would leave half the device idle.
-    ///
-    /// # Safety
-    /// What the kernel reads and writes besides its operands lies inside live blocks.
-    ///
-    /// # Panics
-    /// If the operands reach beyond their blocks.
-    unsafe fn run(
-        &self,
-        gpu: &Gpu,
-        [kernel, small]: [Kernel; 2],
-        operands: &Operands<'_>,
-        mut raw: RawProduct,
-    ) -> Result<(), CudaError> {
-        let [m, n, splits] = operands.check(&raw);
-        let Operands { a, b, .. } = *operands;
-        if !self.is_hopper {
-            // SAFETY: `check` bounds the operands, the caller the rest.
-            return unsafe {
-                gpu.launch(
-                    kernel,
-                    [n.div_ceil(64), m.div_ceil(64), splits],
-                    128,
-                    arguments![
-                        a.high.address(),
-                        a.low.address(),
-                        b[0].address(),
-                        b[1].address(),
-                        raw
-                    ],
-                )
-            };
-        }
-        let tiles = m.div_ceil(128) * n.div_ceil(128) * splits;
-        let is_small = kernel.name != small.name && 2 * tiles <= self.multiprocessors;
-        let (kernel, side, threads) = match is_small {
-            true => (small, 64, 256),
-            false => (kernel, 128, 384),
-        };
-        // Tiles that share the larger operand run side by side.
-        raw.rows_first = i32::from(n > m);
-        let (x, y) = match n > m {
-            true => (m.div_ceil(side), n.div_ceil(side)),
-            false => (n.div_ceil(side), m.div_ceil(side)),
-        };
-        let [a_high, a_low, b_high, b_low] = operands.maps(&raw, side)?;
-        // SAFETY: the copy engine stays inside the maps, the rest is as above.
-        unsafe {
-            gpu.launch(
-                kernel,
-                [x, y, splits],
-                threads,
-                arguments![a_high, a_low, b_high, b_low, raw],
-            )
-        }
+    /// Whether tiles go by rows first: those that share the larger operand are made side by side.
+    fn rows_first(&self, m: usize, n: usize) -> i32 {
+        i32::from(self.is_hopper && n > m)
+    }
+
+    /// Whether large tiles of so many rows would leave half the device idle.
+    fn is_small(&self, raw: &RawProduct, rows: usize) -> bool {
+        2 * raw.tiles(rows, LARGE) <= self.multiprocessors
+    }
+}
+
+impl RawProduct {
+    /// Tiles of so many rows of the product.
+    fn tiles(&self, rows: usize, side: usize) -> usize {
+        let [n, k, k_split] = [self.n, self.k, self.k_split].map(size);
+        rows.div_ceil(side) * n.div_ceil(side) * k.div_ceil(k_split)
     }
 }
 
 impl Operands<'_> {
-    /// M, N and the number of splits.
-    ///
     /// # Panics
     /// If the product reaches beyond a block.
-    fn check(&self, raw: &RawProduct) -> [usize; 3] {
-        let [m, n, k, k_split] = [raw.m, raw.n, raw.k, raw.k_split].map(size);
+    fn check(&self, raw: &RawProduct) {
+        let [n, k, k_split] = [raw.n, raw.k, raw.k_split].map(size);
         let (a_pitch, b_pitch) = (size(raw.a_pitch), size(raw.b_pitch));
         assert!(
             a_pitch.is_multiple_of(8) && b_pitch.is_multiple_of(8) && raw.out_pitch % 2 == 0,
@@ -388,7 +469,7 @@ impl Operands<'_> {
         );
         assert!(k_split.is_multiple_of(64), "whole chains");
         assert!(
-            m * a_pitch <= self.a.high.len().min(self.a.low.len()) && k <= a_pitch,
+            self.a_rows * a_pitch <= self.a.high.len().min(self.a.low.len()) && k <= a_pitch,
             "all of a"
         );
         let b_width = if self.across { n } else { k };
@@ -396,10 +477,9 @@ impl Operands<'_> {
             self.b_rows * b_pitch <= self.b[0].len().min(self.b[1].len()) && b_width <= b_pitch,
             "all of b"
         );
-        [m, n, k.div_ceil(k_split)]
     }
 
-    /// Views of both parts of both for the copy engine, for tiles of so many rows.
+    /// The kernel's `Maps`: views of both parts of both for the copy engine, for tiles of so many rows.
     fn maps(&self, raw: &RawProduct, side: usize) -> Result<[TensorMap; 4], CudaError> {
         let b_box = if self.across { 64 } else { side };
         let map = |block, rows, pitch, box_rows| {
@@ -407,11 +487,16 @@ impl Operands<'_> {
         };
         let (a_pitch, b_pitch) = (size(raw.a_pitch), size(raw.b_pitch));
         Ok([
-            map(&self.a.high, size(raw.m), a_pitch, side)?,
-            map(&self.a.low, size(raw.m), a_pitch, side)?,
+            map(&self.a.high, self.a_rows, a_pitch, side)?,
+            map(&self.a.low, self.a_rows, a_pitch, side)?,
             map(self.b[0], self.b_rows, b_pitch, b_box)?,
             map(self.b[1], self.b_rows, b_pitch, b_box)?,
         ])
+    }
+
+    /// The portable kernel's `Operands`.
+    fn addresses(&self) -> [u64; 4] {
+        [&self.a.high, &self.a.low, self.b[0], self.b[1]].map(Block::address)
     }
 }
 
