@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 /// Bytes after which a segment ends at the next place where it may.
-const SEGMENT_BYTES: usize = 64 << 10;
+const SEGMENT_BYTES: usize = 4 << 10;
 
 /// Bytes after which a segment ends anywhere. Only a run of a million letters, blanks or symbols comes so far; near such a
 /// cut its ids are not those of the whole.
