@@ -25,7 +25,7 @@
 //           [128][17] f32.
 // Barriers  full: of stages one arrival and the bytes, of factors one arrival of each of the three warps; empty: one arrival of each
 //           of the consumer warps. A product has barriers of its own, whose turns run on from tile to tile and from span to span;
-//           its stages are the other's once a step has ended. Barrier 0, around the gate: a step has ended.
+//           its stages are the other's once a step has ended. Barrier 1, around the gate: a step has ended.
 // Bound     4 (one part of B) or 6 operations of the tensor core for each of M N K.
 #include "head.cuh"
 #include "wgmma.cuh"
@@ -86,6 +86,13 @@ template <bool ACROSS, int COUNT> __device__ __forceinline__ void chain(float (&
 struct Maps {
     CUtensorMap a[2], b[2];
 };
+
+// By one thread: the views are there when the first of them is needed.
+__device__ __forceinline__ void prefetch(const Maps& maps) {
+#pragma unroll
+    for (int part = 0; part < 2; part++)
+        asm volatile("prefetch.tensormap [%0];\nprefetch.tensormap [%1];\n" ::"l"(&maps.a[part]), "l"(&maps.b[part]) : "memory");
+}
 
 // Stages of tiles of 64 WGS rows and N columns.
 template <int PARTS, int WGS, int N> struct Shape {
@@ -265,17 +272,20 @@ template <int PARTS> __device__ __forceinline__ void split_product(const Maps& m
 SPLIT_KERNEL(split_1, 1)
 SPLIT_KERNEL(split_2, 2)
 
+// All threads of a block: producer and consumers come to it from different places, which __syncthreads may not have.
+__device__ __forceinline__ void wait_for_threads() { asm volatile("bar.sync 1, %0;\n" ::"n"(THREADS) : "memory"); }
+
 // All threads of a block, at the end of a step: those of the next begin when all blocks are there. Weights are written by plain
 // stores and then read by the copy engine, mostly another block's: a fence on either side orders the two ways to memory.
 __device__ __forceinline__ void wait_for_blocks(unsigned* gate, unsigned steps) {
     asm volatile("fence.proxy.async.global;\n" ::: "memory");
-    __syncthreads();
+    wait_for_threads();
     if (threadIdx.x == PRODUCER) {
         gate_come(gate);
         gate_wait(gate, steps * gridDim.x);
         asm volatile("fence.proxy.async.global;\n" ::: "memory");
     }
-    __syncthreads();
+    wait_for_threads();
 }
 
 template <End SCORED>
@@ -285,6 +295,7 @@ __device__ __forceinline__ void go_through(const Maps& pairs, const Maps& weight
     const Room room(raw);
     Ring of_scores = room.ring(0), of_weighted = room.ring(1);
     Factors factors = room.factors();
+    if (threadIdx.x == 0) prefetch(pairs), prefetch(weights);
     if (threadIdx.x == PRODUCER) {
         make_barriers(factors, steps.small[1] ? 4 : 8);
         make_barriers(of_scores, steps.small[0] ? 4 : 8), make_barriers(of_weighted, steps.small[1] ? 4 : 8);
