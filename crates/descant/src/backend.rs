@@ -22,6 +22,8 @@ use crate::progress::loading;
 const ROWS: usize = 1024;
 /// Prompt rows of a server's round: a token of chat, and a client that leaves, waits for one such piece.
 const SERVER_ROWS: usize = 256;
+/// See [`cache_rows_min`].
+const GPU_CACHE_ROWS_MIN: usize = 512;
 /// Prompt rows of a round on a GPU, which needs more of them to be busy.
 const GPU_ROWS: usize = 4096;
 /// MiB of a server's state cache, unless it is told another number or has a GPU.
@@ -69,6 +71,21 @@ impl On {
             DeviceFlag::Cuda(number) => Ok(On::Cuda(number)),
         }
     }
+}
+
+/// Shortest prefix of which a server on the device that the flags mean keeps a state, in rows.
+///
+/// A state's prompt is run up to the state's end in a round of its own. A GPU reads all weights for that round, which takes as
+/// long as some 200 rows, and a state of a published model takes 50 MB however short it is: what a later prompt may save must be
+/// worth more.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn cache_rows_min(compute: &Compute) -> Result<usize, Failure> {
+    Ok(match On::of(compute)? {
+        On::Cpu => Settings::default().cache_rows_min,
+        On::Cuda(_) => GPU_CACHE_ROWS_MIN,
+    })
 }
 
 /// A model on a device.

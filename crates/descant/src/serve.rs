@@ -145,6 +145,7 @@ fn setup(args: &Serve, opened: &Opened) -> Result<(Setup, Engine), Failure> {
         queue_max: args.limits.queue,
         wait_max: Some(Duration::from_secs(args.limits.queue_timeout)),
         cache_bytes: room.cache_bytes(),
+        cache_rows_min: backend::cache_rows_min(&args.compute)?,
         ..Settings::default()
     };
     let chat = chat_desk(args, &release, config, &tokenizer)?;
