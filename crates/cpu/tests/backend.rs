@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use descant_cpu::{CpuBackend, Isa, LmHead, Options, Pool, Precision, memory};
-use descant_model::{Backend, Capacity, Pass, Saved, Segment, Slot};
+use descant_model::{Backend, Capacity, Saved, Slot};
 use descant_release::{Release, safetensors::SafetensorsFile};
 use descant_testkit::Band;
 use descant_testkit::assert_same_bits;
+use descant_testkit::drive::{decode, prefill};
 use descant_testkit::fixtures::{self, RELEASES, integers};
 use serde_json::Value;
 
@@ -77,11 +78,7 @@ impl Golden {
             lm_head: manner.lm_head,
         };
         let backend = CpuBackend::load(Arc::clone(&self.release), options, pool).unwrap();
-        Driver {
-            backend,
-            hidden: self.release.config().hidden,
-            vocab: self.release.config().vocab,
-        }
+        Driver::new(backend)
     }
 }
 
@@ -101,60 +98,7 @@ const PLAIN: Manner = Manner {
     lm_head: LmHead::Mapped,
 };
 
-struct Driver {
-    backend: CpuBackend,
-    hidden: usize,
-    vocab: usize,
-}
-
-impl Driver {
-    /// Runs some rounds' rows and gives the hidden rows of the whole round.
-    fn round(&mut self, round: &[Segment<'_>]) -> Vec<f32> {
-        self.backend.run(round).unwrap();
-        let rows: usize = round.iter().map(|segment| segment.tokens.len()).sum();
-        let mut out = vec![f32::NAN; rows * self.hidden];
-        self.backend.hidden(0..rows, &mut out).unwrap();
-        out
-    }
-
-    /// The hidden rows of a prompt in a fresh slot, cut into pieces.
-    fn prefill(&mut self, slot: usize, ids: &[u32], piece: usize) -> Vec<f32> {
-        self.backend.reset(Slot(slot));
-        self.go_on(slot, 0, ids, piece)
-    }
-
-    /// The hidden rows from `start` on.
-    fn go_on(&mut self, slot: usize, start: usize, ids: &[u32], piece: usize) -> Vec<f32> {
-        let pieces = ids[start..].chunks(piece).enumerate();
-        pieces
-            .flat_map(|(i, tokens)| self.round(&[prefill(slot, start + i * piece, tokens)]))
-            .collect()
-    }
-
-    fn logits(&mut self, row: usize) -> Vec<f32> {
-        let mut out = vec![f32::NAN; self.vocab];
-        self.backend.logits(&[row], &mut out).unwrap();
-        out
-    }
-}
-
-fn prefill(slot: usize, start: usize, tokens: &[u32]) -> Segment<'_> {
-    Segment {
-        slot: Slot(slot),
-        start,
-        tokens,
-        pass: Pass::Prefill,
-    }
-}
-
-fn decode(slot: usize, start: usize, token: &u32) -> Segment<'_> {
-    Segment {
-        slot: Slot(slot),
-        start,
-        tokens: std::slice::from_ref(token),
-        pass: Pass::Decode,
-    }
-}
+type Driver = descant_testkit::drive::Driver<CpuBackend>;
 
 #[test]
 fn hidden_rows_and_logits_are_the_references() {

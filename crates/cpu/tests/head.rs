@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use descant_cpu::{CpuHead, Isa, Pool};
-use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
+use descant_decision::{Kind, Logits};
 use descant_model::{Defect, Head, HeadWeights, SavedMemory, reference};
-use descant_release::{Dtype, HeadConfig, LoadError, Tensor};
-use descant_testkit::head_cases::{DrawnHead, GoldenHead, HeadCase, real_heads, small_heads};
-use descant_testkit::seeded::{self, Rule};
+use descant_release::{Dtype, HeadConfig};
+use descant_testkit::drawn::{Converted, Drawn, assert_same_logits};
+use descant_testkit::head_cases::{GoldenHead, HeadCase, real_heads, small_heads};
 use descant_testkit::{Band, assert_same_bits};
 
 /// Against torch in f32, which lies up to 9.3e-7 from f64 on these heads.
@@ -222,14 +222,14 @@ fn every_dtype_of_weights_is_read_exactly() {
     let case = drawn.case("dtypes", 200, &[(Kind::Choice, 3), (Kind::Noul, 2)], 64);
     let pool = pool(2, Isa::detect());
     let wanted = whole(&load(&drawn.config, &drawn.weights, &pool), &case);
-    let wide: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F32));
+    let wide: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F32, 0.0));
     assert_same_logits(
         "F32",
         &whole(&load(&drawn.config, &wide, &pool), &case),
         &wanted,
     );
 
-    let half: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F16));
+    let half: Arc<dyn HeadWeights> = Arc::new(Converted::new(&drawn, Dtype::F16, 0.0));
     let hidden: Vec<f64> = case.hidden.iter().map(|x| f64::from(*x)).collect();
     let judge = reference::Head::new(&drawn.config, half.as_ref());
     let wanted = judge.logits(&case.encoded, &hidden).unwrap().concat();
@@ -243,7 +243,7 @@ fn every_dtype_of_weights_is_read_exactly() {
 #[test]
 fn a_missing_tensor_is_named() {
     let drawn = Drawn::new();
-    let mut weights = Converted::new(&drawn, Dtype::F32);
+    let mut weights = Converted::new(&drawn, Dtype::F32, 0.0);
     weights
         .tensors
         .retain(|(name, ..)| name != "layers.0.linear2.bias");
@@ -283,158 +283,4 @@ fn is_finite(case: &HeadCase) -> bool {
 
 fn flat(logits: &Logits) -> impl Iterator<Item = f32> + Clone {
     logits.iter().flatten().copied()
-}
-
-#[track_caller]
-fn assert_same_logits(what: &str, found: &Logits, wanted: &Logits) {
-    let lengths = |logits: &Logits| logits.iter().map(Vec::len).collect::<Vec<_>>();
-    assert_eq!(lengths(found), lengths(wanted), "{what}");
-    assert_same_bits(what, 1, &found.concat(), &wanted.concat());
-}
-
-/// A head of odd sizes with drawn weights.
-struct Drawn {
-    config: HeadConfig,
-    weights: Arc<dyn HeadWeights>,
-}
-
-/// Token ids of its records lie below.
-const VOCAB: usize = 50;
-const SEED: u64 = 7;
-
-impl Drawn {
-    fn new() -> Drawn {
-        let config = HeadConfig {
-            hidden: 72,
-            width: 60,
-            routing_layers: 2,
-            layers: 2,
-            heads: 5,
-            feedforward: 100,
-        };
-        let tokens: Vec<usize> = (0..VOCAB).collect();
-        Drawn {
-            weights: Arc::new(DrawnHead::new(&config, SEED, &tokens)),
-            config,
-        }
-    }
-
-    fn cases(&self) -> Vec<HeadCase> {
-        let many: Vec<(Kind, usize)> = (0..64)
-            .map(|i| ([Kind::Noul, Kind::Choice, Kind::Score][i % 3], 2 + i % 2))
-            .collect();
-        let mut cases = vec![
-            self.case("one option of one question", 3, &[(Kind::Choice, 1)], 0),
-            self.case("64 questions", 1100, &many, 300),
-            self.case("255 options", 1000, &[(Kind::Choice, 255)], 64),
-            self.case(
-                "a long state",
-                2100,
-                &[(Kind::Noul, 2), (Kind::Choice, 4), (Kind::Score, 3)],
-                1990,
-            ),
-        ];
-        let mut wide = self.case("a span of nearly all rows", 500, &[(Kind::Noul, 2)], 0);
-        let encoded = Arc::make_mut(&mut wide.encoded);
-        encoded.questions[0].span = 0..490;
-        encoded.questions[0].options[0].span = 499..500;
-        cases.push(wide);
-        cases
-    }
-
-    /// A record of `rows` rows whose spans, of one to three rows, follow one another from row `start` on.
-    fn case(&self, name: &str, rows: usize, schema: &[(Kind, usize)], start: usize) -> HeadCase {
-        let mut at = start;
-        let mut span = || {
-            let length = 1 + at % 3 * usize::from(rows > 100);
-            at += length;
-            at - length..at
-        };
-        let question = |(index, &(kind, options)): (usize, &(Kind, usize))| EncodedQuestion {
-            id: format!("q{index}"),
-            kind,
-            span: span(),
-            options: (0..options)
-                .map(|i| EncodedOption {
-                    id: i.to_string(),
-                    span: span(),
-                })
-                .collect(),
-        };
-        let questions: Vec<EncodedQuestion> = schema.iter().enumerate().map(question).collect();
-        assert!(at <= rows, "{at} rows of spans");
-        let ids = (0..rows).map(|row| (row * 13 % VOCAB) as u32).collect();
-        let encoded = Encoded {
-            ids,
-            questions,
-            truncated: 0,
-            schema_start: start,
-        };
-        let hidden = seeded::uniform(name, SEED, 0, rows * self.config.hidden, Rule::HIDDEN);
-        HeadCase {
-            name: name.to_owned(),
-            encoded: Arc::new(encoded),
-            hidden,
-            wanted: None,
-        }
-    }
-}
-
-/// A head's weights in another dtype.
-#[derive(Debug)]
-struct Converted {
-    /// Name, shape and bytes.
-    tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
-    dtype: Dtype,
-    source: Arc<dyn HeadWeights>,
-}
-
-impl Converted {
-    fn new(drawn: &Drawn, dtype: Dtype) -> Converted {
-        let convert = |name: String| {
-            let tensor = drawn.weights.tensor(&name).expect("it is drawn");
-            let values = tensor.to_f32().expect("there is memory").into_iter();
-            let bytes = match dtype {
-                Dtype::F16 => values
-                    .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
-                    .collect(),
-                _ => values.flat_map(f32::to_le_bytes).collect(),
-            };
-            (name, tensor.shape.to_vec(), bytes)
-        };
-        let tensors = DrawnHead::names(&drawn.config)
-            .into_iter()
-            .map(convert)
-            .collect();
-        Converted {
-            tensors,
-            dtype,
-            source: Arc::clone(&drawn.weights),
-        }
-    }
-}
-
-impl HeadWeights for Converted {
-    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
-        let missing = || LoadError::TensorMissing {
-            file: "head".into(),
-            name: name.into(),
-            wanted: Vec::new(),
-        };
-        let (name, shape, bytes) = self
-            .tensors
-            .iter()
-            .find(|(known, ..)| known == name)
-            .ok_or_else(missing)?;
-        Ok(Tensor {
-            name,
-            dtype: self.dtype,
-            shape,
-            bytes,
-        })
-    }
-
-    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
-        self.source.lexical_embedding()
-    }
 }

@@ -5,6 +5,8 @@
 
 mod band;
 mod bits;
+pub mod drawn;
+pub mod drive;
 pub mod fake;
 pub mod fixtures;
 pub mod head_cases;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use descant_decision::{Encoded, EncodedOption, EncodedQuestion, Kind, Logits};
+use descant_decision::{Kind, Logits};
 use descant_model::{Backend, Capacity, Defect, Head, HeadRun, HeadWeights, Pass, Segment, Slot};
-use descant_release::{Dtype, HeadConfig, LoadError, Release, Tensor};
+use descant_release::{Dtype, HeadConfig, Release};
+use descant_testkit::Band;
+use descant_testkit::drawn::{Converted, Drawn, VOCAB, assert_same_logits, record};
 use descant_testkit::fixtures::{self, RELEASES};
-use descant_testkit::head_cases::{DrawnHead, GoldenHead, HeadCase, real_heads, small_heads};
-use descant_testkit::seeded::{self, Rule};
-use descant_testkit::{Band, assert_same_bits};
+use descant_testkit::head_cases::{GoldenHead, HeadCase, real_heads, small_heads};
 
 use super::device;
 use crate::launch::Manner;
@@ -184,7 +184,7 @@ fn manners_of_attention_leave_the_bits() {
         });
     }
     for drawn in [Drawn::new(), Drawn::wide()] {
-        let cases = drawn.attended();
+        let cases = attended(&drawn);
         for portable in BOTH {
             let mut head = load(&drawn.config, &drawn.weights, portable);
             let wanted: Vec<Logits> = cases.iter().map(|case| whole(&head, case)).collect();
@@ -511,179 +511,13 @@ fn flat(logits: &Logits) -> Vec<f64> {
     logits.concat().into_iter().map(f64::from).collect()
 }
 
-#[track_caller]
-fn assert_same_logits(what: &str, found: &Logits, wanted: &Logits) {
-    let lengths = |logits: &Logits| logits.iter().map(Vec::len).collect::<Vec<_>>();
-    assert_eq!(lengths(found), lengths(wanted), "{what}");
-    assert_same_bits(what, 1, &found.concat(), &wanted.concat());
-}
-
-/// A head of odd sizes with drawn weights.
-struct Drawn {
-    config: HeadConfig,
-    weights: Arc<dyn HeadWeights>,
-}
-
-/// Token ids of its records lie below.
-const VOCAB: usize = 50;
-const SEED: u64 = 7;
-
-impl Drawn {
-    fn new() -> Drawn {
-        Drawn::of(HeadConfig {
-            hidden: 72,
-            width: 60,
-            routing_layers: 2,
-            layers: 2,
-            heads: 5,
-            feedforward: 100,
-        })
-    }
-
-    /// One whose rows take several chains, and several tiles side by side.
-    fn wide() -> Drawn {
-        Drawn::of(HeadConfig {
-            hidden: 136,
-            width: 456,
-            routing_layers: 1,
-            layers: 1,
-            heads: 6,
-            feedforward: 64,
-        })
-    }
-
-    fn of(config: HeadConfig) -> Drawn {
-        let tokens: Vec<usize> = (0..VOCAB).collect();
-        Drawn {
-            weights: Arc::new(DrawnHead::new(&config, SEED, &tokens)),
-            config,
-        }
-    }
-
-    fn cases(&self) -> Vec<HeadCase> {
-        let many: Vec<(Kind, usize)> = (0..100)
-            .map(|i| ([Kind::Noul, Kind::Choice, Kind::Score][i % 3], 2 + i % 2))
-            .collect();
-        let mut cases = vec![
-            self.case("one option of one question", 3, &[(Kind::Choice, 1)], 0),
-            self.case("100 questions", 1100, &many, 300),
-            self.case("255 options", 1000, &[(Kind::Choice, 255)], 64),
-            self.case(
-                "a long state",
-                2100,
-                &[(Kind::Noul, 2), (Kind::Choice, 4), (Kind::Score, 3)],
-                1990,
-            ),
-        ];
-        let mut wide = self.case("a span of nearly all rows", 500, &[(Kind::Noul, 2)], 0);
-        let encoded = Arc::make_mut(&mut wide.encoded);
-        encoded.questions[0].span = 0..490;
-        encoded.questions[0].options[0].span = 499..500;
-        cases.push(wide);
-        cases
-    }
-
-    /// Records whose attention has few tiles and many, of scores or of weighted rows, none of them whole.
-    fn attended(&self) -> Vec<HeadCase> {
-        vec![
-            self.case("one option of one question", 3, &[(Kind::Choice, 1)], 0),
-            self.case("65 rows", 65, &[(Kind::Noul, 2), (Kind::Choice, 4)], 20),
-            self.case("a long state", 2100, &[(Kind::Noul, 2)], 1990),
-            self.case("300 options", 1000, &[(Kind::Choice, 300)], 64),
-            self.case("32 questions", 1100, &[(Kind::Score, 3); 32], 300),
-        ]
-    }
-
-    fn case(&self, name: &str, rows: usize, schema: &[(Kind, usize)], start: usize) -> HeadCase {
-        HeadCase {
-            name: name.to_owned(),
-            encoded: Arc::new(record(rows, schema, start, VOCAB)),
-            hidden: seeded::uniform(name, SEED, 0, rows * self.config.hidden, Rule::HIDDEN),
-            wanted: None,
-        }
-    }
-}
-
-/// A record of `rows` rows whose spans, of one to three rows, follow one another from row `start` on.
-fn record(rows: usize, schema: &[(Kind, usize)], start: usize, vocab: usize) -> Encoded {
-    let mut at = start;
-    let mut span = || {
-        let length = 1 + at % 3 * usize::from(rows > 100);
-        at += length;
-        at - length..at
-    };
-    let question = |(index, &(kind, options)): (usize, &(Kind, usize))| EncodedQuestion {
-        id: format!("q{index}"),
-        kind,
-        span: span(),
-        options: (0..options)
-            .map(|i| EncodedOption {
-                id: i.to_string(),
-                span: span(),
-            })
-            .collect(),
-    };
-    let questions: Vec<EncodedQuestion> = schema.iter().enumerate().map(question).collect();
-    assert!(at <= rows, "{at} rows of spans");
-    Encoded {
-        ids: (0..rows).map(|row| (row * 13 % vocab) as u32).collect(),
-        questions,
-        truncated: 0,
-        schema_start: start,
-    }
-}
-
-/// A head's weights in another dtype.
-#[derive(Debug)]
-struct Converted {
-    /// Name, shape and bytes.
-    tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
-    dtype: Dtype,
-    source: Arc<dyn HeadWeights>,
-}
-
-impl Converted {
-    /// Values in `dtype`, times up to `1 + noise`.
-    fn new(drawn: &Drawn, dtype: Dtype, noise: f32) -> Converted {
-        let convert = |name: String| {
-            let tensor = drawn.weights.tensor(&name).unwrap();
-            let values = tensor.to_f32().unwrap().into_iter().enumerate();
-            let values = values.map(|(i, x)| x * (1.0 + noise * (i * 7 % 13) as f32 / 13.0));
-            let bytes = match dtype {
-                Dtype::F16 => values
-                    .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
-                    .collect(),
-                _ => values.flat_map(f32::to_le_bytes).collect(),
-            };
-            (name, tensor.shape.to_vec(), bytes)
-        };
-        Converted {
-            tensors: DrawnHead::names(&drawn.config)
-                .into_iter()
-                .map(convert)
-                .collect(),
-            dtype,
-            source: Arc::clone(&drawn.weights),
-        }
-    }
-}
-
-impl HeadWeights for Converted {
-    fn tensor(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
-        let (name, shape, bytes) = self
-            .tensors
-            .iter()
-            .find(|(known, ..)| known == name)
-            .unwrap();
-        Ok(Tensor {
-            name,
-            dtype: self.dtype,
-            shape,
-            bytes,
-        })
-    }
-
-    fn lexical_embedding(&self) -> Result<Tensor<'_>, LoadError> {
-        self.source.lexical_embedding()
-    }
+/// Records whose attention has few tiles and many, of scores or of weighted rows, none of them whole.
+fn attended(drawn: &Drawn) -> Vec<HeadCase> {
+    vec![
+        drawn.case("one option of one question", 3, &[(Kind::Choice, 1)], 0),
+        drawn.case("65 rows", 65, &[(Kind::Noul, 2), (Kind::Choice, 4)], 20),
+        drawn.case("a long state", 2100, &[(Kind::Noul, 2)], 1990),
+        drawn.case("300 options", 1000, &[(Kind::Choice, 300)], 64),
+        drawn.case("32 questions", 1100, &[(Kind::Score, 3); 32], 300),
+    ]
 }

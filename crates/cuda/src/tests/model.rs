@@ -1,9 +1,10 @@
 //! The backend: against the reference's bf16 rows and the f64 reference, and against itself on bits.
 
-use descant_model::{Backend, Capacity, Pass, Saved, Segment, Slot};
+use descant_model::{Backend, Capacity, Saved, Slot};
 use descant_release::Release;
 use descant_release::safetensors::SafetensorsFile;
 use descant_testkit::assert_same_bits;
+use descant_testkit::drive::{decode, prefill};
 use descant_testkit::fixtures::{self, RELEASES, integers};
 
 use super::device;
@@ -59,65 +60,11 @@ impl Golden {
             },
         )
         .unwrap();
-        Driver {
-            backend,
-            hidden: self.release.config().hidden,
-            vocab: self.release.config().vocab,
-        }
+        Driver::new(backend)
     }
 }
 
-struct Driver {
-    backend: CudaBackend,
-    hidden: usize,
-    vocab: usize,
-}
-
-impl Driver {
-    fn round(&mut self, round: &[Segment<'_>]) -> Vec<f32> {
-        self.backend.run(round).unwrap();
-        let rows: usize = round.iter().map(|segment| segment.tokens.len()).sum();
-        let mut out = vec![f32::NAN; rows * self.hidden];
-        self.backend.hidden(0..rows, &mut out).unwrap();
-        out
-    }
-
-    fn prefill(&mut self, slot: usize, ids: &[u32], piece: usize) -> Vec<f32> {
-        self.backend.reset(Slot(slot));
-        self.go_on(slot, 0, ids, piece)
-    }
-
-    fn go_on(&mut self, slot: usize, start: usize, ids: &[u32], piece: usize) -> Vec<f32> {
-        let pieces = ids[start..].chunks(piece).enumerate();
-        pieces
-            .flat_map(|(i, tokens)| self.round(&[prefill(slot, start + i * piece, tokens)]))
-            .collect()
-    }
-
-    fn logits(&mut self, row: usize) -> Vec<f32> {
-        let mut out = vec![f32::NAN; self.vocab];
-        self.backend.logits(&[row], &mut out).unwrap();
-        out
-    }
-}
-
-fn prefill(slot: usize, start: usize, tokens: &[u32]) -> Segment<'_> {
-    Segment {
-        slot: Slot(slot),
-        start,
-        tokens,
-        pass: Pass::Prefill,
-    }
-}
-
-fn decode(slot: usize, start: usize, token: &u32) -> Segment<'_> {
-    Segment {
-        slot: Slot(slot),
-        start,
-        tokens: std::slice::from_ref(token),
-        pass: Pass::Decode,
-    }
-}
+type Driver = descant_testkit::drive::Driver<CudaBackend>;
 
 fn mean_distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
