@@ -80,6 +80,9 @@ impl Words {
             entries.extend(Entry::new(word, &ids[own..]));
         }
         ids.extend_from_slice(&found[copied..]);
+        if entries.is_empty() {
+            return Ok(());
+        }
         // A panic in here leaves no half of an entry that could be found.
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         entries.into_iter().for_each(|entry| table.insert(entry));
