@@ -51,7 +51,8 @@ fn main() {
     }
 }
 
-/// The ticket's questions about a state of so many bytes; its lines differ, so that no cache of words helps more than usual.
+/// The ticket's questions about a state of so many bytes. Its lines differ by their numbers alone, so that each word was met
+/// before; what other texts cost, `words` of descant-release tells.
 fn body(bytes: usize) -> String {
     let ticket: Value = serde_json::from_str(TICKET).expect("the example");
     let text = ticket["state"].to_string();

@@ -29,6 +29,7 @@ mod segments;
 mod shards;
 mod source;
 mod tokenizer;
+mod words;
 
 pub use config::{AttentionConfig, HeadConfig, LayerKind, LinearConfig, ModelConfig};
 pub use digest::Digests;

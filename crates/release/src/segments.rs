@@ -58,6 +58,11 @@ impl Cuts {
         self.segments_of(text, SEGMENT_BYTES, SEGMENT_BYTES_MAX)
     }
 
+    /// A segment cut wherever it may be.
+    pub(crate) fn parts<'a>(&self, segment: &'a str) -> Segments<'a, '_> {
+        self.segments_of(segment, 1, usize::MAX)
+    }
+
     fn segments_of<'a>(&self, text: &'a str, bytes: usize, bytes_max: usize) -> Segments<'a, '_> {
         Segments {
             cuts: self,
