@@ -25,7 +25,7 @@
 //           [128][17] f32.
 // Barriers  full: of stages one arrival and the bytes, of factors one arrival of each of the three warps; empty: one arrival of each
 //           of the consumer warps. A product has barriers of its own, whose turns run on from tile to tile and from span to span;
-//           its stages are the other's once a step has ended. Barrier 1, around the gate: a step has ended.
+//           its stages are the other's once a step has ended. `ended`, `begun`, around the gate: all blocks have ended a step.
 // Bound     4 (one part of B) or 6 operations of the tensor core for each of M N K.
 #include "head.cuh"
 #include "wgmma.cuh"
@@ -224,6 +224,14 @@ __device__ __forceinline__ void consume(const Product& product, Span span, Ring&
     }
 }
 
+// Where a block's threads learn that all blocks have ended a step: `ended` has an arrival of each warp but the producer's, `begun` one
+// of the producer. Not __syncthreads, since producer and consumers come from different places.
+struct StepEnd {
+    uint32_t ended;
+    unsigned turn;
+    __device__ __forceinline__ uint32_t begun() const { return ended + 8; }
+};
+
 // A block's shared memory: stages, barriers of two products and of factors, factors of two tiles.
 struct Room {
     uint32_t stages, barriers;
@@ -234,7 +242,9 @@ struct Room {
     }
     __device__ __forceinline__ Ring ring(int product) const { return {stages, barriers + product * 16 * STAGES_MOST, 0}; }
     __device__ __forceinline__ Factors factors() const { return {wide, barriers + 2 * 16 * STAGES_MOST, 0}; }
+    __device__ __forceinline__ StepEnd step_end() const { return {barriers + 2 * 16 * STAGES_MOST + 32, 0}; }
 };
+static_assert(2 * 16 * STAGES_MOST + 32 + 16 <= BARRIERS_BYTES, "room for all barriers");
 // By one thread, for so many consumer warps.
 __device__ __forceinline__ void make_barriers(const Ring& ring, int warps) {
     for (int s = 0; s < STAGES_MOST; s++) mbar_init(ring.full + 8 * s, 1), mbar_init(ring.empty() + 8 * s, warps);
@@ -272,20 +282,26 @@ template <int PARTS> __device__ __forceinline__ void split_product(const Maps& m
 SPLIT_KERNEL(split_1, 1)
 SPLIT_KERNEL(split_2, 2)
 
-// All threads of a block: producer and consumers come to it from different places, which __syncthreads may not have.
-__device__ __forceinline__ void wait_for_threads() { asm volatile("bar.sync 1, %0;\n" ::"n"(THREADS) : "memory"); }
+__device__ __forceinline__ void make_barriers(const StepEnd& end) { mbar_init(end.ended, THREADS / 32 - 1), mbar_init(end.begun(), 1); }
 
-// All threads of a block, at the end of a step: those of the next begin when all blocks are there. Weights are written by plain
-// stores and then read by the copy engine, mostly another block's: a fence on either side orders the two ways to memory.
-__device__ __forceinline__ void wait_for_blocks(unsigned* gate, unsigned steps) {
-    asm volatile("fence.proxy.async.global;\n" ::: "memory");
-    wait_for_threads();
+// All threads, at the end of a step: those of the next begin when all blocks are there. Weights are written by plain stores and then
+// read by the copy engine, mostly another block's: a fence on either side orders the two ways to memory.
+__device__ __forceinline__ void wait_for_blocks(unsigned* gate, StepEnd& end) {
+    const unsigned parity = end.turn++ & 1;
     if (threadIdx.x == PRODUCER) {
+        mbar_wait(end.ended, parity);
         gate_come(gate);
-        gate_wait(gate, steps * gridDim.x);
+        gate_wait(gate, end.turn * gridDim.x);
         asm volatile("fence.proxy.async.global;\n" ::: "memory");
+        mbar_arrive(end.begun());
+    } else {
+        asm volatile("fence.proxy.async.global;\n" ::: "memory");
+        if (threadIdx.x / 32 != PRODUCER / 32) {
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbar_arrive(end.ended);
+        }
+        mbar_wait(end.begun(), parity);
     }
-    wait_for_threads();
 }
 
 template <End SCORED>
@@ -295,14 +311,14 @@ __device__ __forceinline__ void go_through(const Maps& pairs, const Maps& weight
     const Room room(raw);
     Ring of_scores = room.ring(0), of_weighted = room.ring(1);
     Factors factors = room.factors();
+    StepEnd step_end = room.step_end();
     if (threadIdx.x == 0) prefetch(pairs), prefetch(weights);
     if (threadIdx.x == PRODUCER) {
         make_barriers(factors, steps.small[1] ? 4 : 8);
+        make_barriers(step_end);
         make_barriers(of_scores, steps.small[0] ? 4 : 8), make_barriers(of_weighted, steps.small[1] ? 4 : 8);
     }
     __syncthreads();
-    // Steps of this launch that all blocks have ended.
-    unsigned ended = 0;
     if (threadIdx.x >= PRODUCER) {
         producer_registers();
         const int helper = (int)threadIdx.x - PRODUCER - 32;
@@ -321,8 +337,7 @@ __device__ __forceinline__ void go_through(const Maps& pairs, const Maps& weight
                 else weigh<2, 128>(weighted, span, factors, helper);
             }
             if (++step == steps.end) break;
-            __syncwarp();
-            wait_for_blocks(steps.gate, ++ended);
+            wait_for_blocks(steps.gate, step_end);
         }
         if (threadIdx.x == PRODUCER) gate_leave(steps.gate);
     } else {
@@ -338,7 +353,7 @@ __device__ __forceinline__ void go_through(const Maps& pairs, const Maps& weight
                 else if (first) consume<2, WEIGHTED, 1, 64>(weighted, span, of_weighted, factors);
             }
             if (++step == steps.end) break;
-            wait_for_blocks(steps.gate, ++ended);
+            wait_for_blocks(steps.gate, step_end);
         }
     }
 }
