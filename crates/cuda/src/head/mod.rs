@@ -254,9 +254,9 @@ impl CudaHead {
     /// # Panics
     /// If there is no room for the record.
     pub fn run_timed(&self, encoded: &Arc<Encoded>, hidden: &[u16]) -> Result<f64, Defect> {
-        let gpu = &self.shared.gpu;
-        let start = self.run_alone(encoded, hidden, None)?;
-        Ok(start.ms_until(&gpu.mark()?)?)
+        let (mut run, start, _rows) = self.take_alone(encoded, hidden, None)?;
+        run.answer(None)?;
+        Ok(start.ms_until(&self.shared.gpu.mark()?)?)
     }
 
     /// The same, with the times of all parts. The marks between them cost a little.
@@ -272,7 +272,8 @@ impl CudaHead {
         hidden: &[u16],
     ) -> Result<Vec<PartTime>, Defect> {
         let profile = Profile::default();
-        let start = self.run_alone(encoded, hidden, Some(&profile))?;
+        let (mut run, start, _rows) = self.take_alone(encoded, hidden, Some(&profile))?;
+        run.answer(Some(&profile))?;
         Ok(profile.times(&start)?)
     }
 
@@ -308,18 +309,6 @@ impl CudaHead {
         Ok(shared
             .forward(&work, place, None)
             .launches(&schema, &lexical))
-    }
-
-    /// Answers a record from rows in memory of their own; gives the place before the first launch.
-    fn run_alone(
-        &self,
-        encoded: &Arc<Encoded>,
-        hidden: &[u16],
-        profile: Option<&Profile>,
-    ) -> Result<Mark, Defect> {
-        let (mut run, start, _rows) = self.take_alone(encoded, hidden, profile)?;
-        run.answer(profile)?;
-        Ok(start)
     }
 
     /// Takes in a record's rows from memory of their own, which is given as well, since giving it back takes a while; gives the
