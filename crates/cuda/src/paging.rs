@@ -11,7 +11,7 @@ use crate::launch::CopyKernel;
 pub(crate) type Region = Block<u8>;
 
 /// Bytes that a thread moves at a time; regions begin at multiples of it and are multiples of it.
-pub(crate) const GROUP: usize = 16;
+const GROUP: usize = 16;
 
 /// Copies between regions and pages, one at a time, on one stream.
 ///

@@ -98,7 +98,7 @@ pub trait HeadRun: Send {
     /// the device fails, as the answer does not need them. `rows` begins and ends at multiples of [`CHUNK_ROWS`].
     ///
     /// # Panics
-    /// If a row was not taken yet, or the rows are not whole chunks.
+    /// If a row was not taken yet.
     ///
     /// [`CHUNK_ROWS`]: crate::CHUNK_ROWS
     fn memory(&self, rows: Range<usize>) -> Option<SavedMemory>;

@@ -60,8 +60,13 @@ struct ScriptState {
     mishaps: VecDeque<Option<Mishap>>,
     /// Decisions begun and not yet dropped.
     head_runs: usize,
-    /// Copies made by `save` and not yet dropped.
+    /// Copies made by `save` or `memory` and not yet dropped, and their bytes.
     copies: usize,
+    copied_bytes: usize,
+    /// Of how many copies of memory rows the last finds no room; 0 if all do.
+    memory_refused_each: usize,
+    /// Copies of memory rows asked for.
+    memories: usize,
 }
 
 /// What can befall a call.
@@ -113,9 +118,28 @@ impl Script {
         self.with(|state| state.head_runs)
     }
 
-    /// Copies made by [`Backend::save`] and not yet dropped.
+    /// Copies made by [`Backend::save`] or [`HeadRun::memory`] and not yet dropped.
     pub fn copies(&self) -> usize {
         self.with(|state| state.copies)
+    }
+
+    /// Bytes of these copies.
+    pub fn copied_bytes(&self) -> usize {
+        self.with(|state| state.copied_bytes)
+    }
+
+    /// Lets every so many-th copy of memory rows find no room.
+    pub fn refuse_memory_each(&self, count: usize) {
+        self.with(|state| state.memory_refused_each = count);
+    }
+
+    /// Whether a copy of memory rows finds room.
+    fn has_memory_room(&self) -> bool {
+        self.with(|state| {
+            state.memories += 1;
+            state.memory_refused_each == 0
+                || !state.memories.is_multiple_of(state.memory_refused_each)
+        })
     }
 
     fn note(&self, call: Call) {
@@ -169,15 +193,38 @@ impl Stream {
 }
 
 /// What [`FakeBackend::save`] copies: the hash after the rows, and that before them, which stands for the KV rows.
-struct Copy {
+struct States {
     before: u64,
     after: u64,
+}
+
+/// A copy that is counted while it lives.
+struct Copy<T> {
+    of: T,
+    bytes: usize,
     script: Script,
 }
 
-impl Drop for Copy {
+impl<T> Copy<T> {
+    fn new(of: T, bytes: usize, script: &Script) -> Copy<T> {
+        script.with(|state| {
+            state.copies += 1;
+            state.copied_bytes += bytes;
+        });
+        Copy {
+            of,
+            bytes,
+            script: script.clone(),
+        }
+    }
+}
+
+impl<T> Drop for Copy<T> {
     fn drop(&mut self) {
-        self.script.with(|state| state.copies -= 1);
+        self.script.with(|state| {
+            state.copies -= 1;
+            state.copied_bytes -= self.bytes;
+        });
     }
 }
 
@@ -357,15 +404,17 @@ impl Backend for FakeBackend {
         );
         self.script.note(Call::Save(slot, from..rows));
         self.script.risk()?;
-        self.script.with(|state| state.copies += 1);
-        Ok(Some(Saved {
-            rows: from..rows,
-            bytes: self.saved_bytes(rows - from),
-            data: Box::new(Copy {
+        let (bytes, states) = (
+            self.saved_bytes(rows - from),
+            States {
                 before: from as u64,
                 after: hash,
-                script: self.script.clone(),
-            }),
+            },
+        );
+        Ok(Some(Saved {
+            rows: from..rows,
+            bytes,
+            data: Box::new(Copy::new(states, bytes, &self.script)),
         }))
     }
 
@@ -378,10 +427,10 @@ impl Backend for FakeBackend {
         let mut rows = 0;
         let mut hash = SEED;
         for saved in saved {
-            let copy: &Copy = saved.data.downcast_ref().expect("a copy of this backend");
-            assert_eq!((saved.rows.start, copy.before), (rows, rows as u64));
+            let copy: &Copy<States> = saved.data.downcast_ref().expect("a copy of this backend");
+            assert_eq!((saved.rows.start, copy.of.before), (rows, rows as u64));
             rows = saved.rows.end;
-            hash = copy.after;
+            hash = copy.of.after;
         }
         self.script.note(Call::Load(slot, rows));
         self.slots[slot.0] = Stream::Undefined;
@@ -431,8 +480,13 @@ impl Head for FakeHead {
     }
 
     fn memory_bytes(&self, rows: usize) -> usize {
-        size_of::<f32>() * WIDTH * rows
+        memory_bytes(rows)
     }
+}
+
+/// Bytes of a copy of so many memory rows.
+fn memory_bytes(rows: usize) -> usize {
+    size_of::<f32>() * WIDTH * rows
 }
 
 impl FakeRun {
@@ -466,11 +520,15 @@ impl HeadRun for FakeRun {
     }
 
     fn memory(&self, rows: Range<usize>) -> Option<SavedMemory> {
-        let of = rows.start * WIDTH..rows.end * WIDTH;
+        if !self.script.has_memory_room() {
+            return None;
+        }
+        let values = self.memory[rows.start * WIDTH..rows.end * WIDTH].to_vec();
+        let bytes = memory_bytes(rows.len());
         Some(SavedMemory {
-            bytes: size_of::<f32>() * of.len(),
             rows,
-            data: Box::new(self.memory[of].to_vec()),
+            bytes,
+            data: Box::new(Copy::new(values, bytes, &self.script)),
         })
     }
 
@@ -480,9 +538,9 @@ impl HeadRun for FakeRun {
         for row in rows.clone() {
             assert!(!self.needs(row), "row {row} is needed itself");
         }
-        let values = memory.data.downcast_ref::<Vec<f32>>();
+        let copy = memory.data.downcast_ref::<Copy<Vec<f32>>>();
         self.memory
-            .extend(values.expect("memory rows of another head"));
+            .extend(&copy.expect("memory rows of another head").of);
         self.rows = rows.end;
     }
 

@@ -24,7 +24,7 @@ use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::engine::{Assembly, Handle, assemble};
-use crate::jury::{HeadPiece, HeadTask, HiddenPiece};
+use crate::jury::{HeadOut, HeadPiece, HeadTask, HiddenPiece};
 use crate::sampling::Sampler;
 use crate::ticket::{Decided, HiddenStream, StreamItem, Ticket, TokenStream};
 use crate::{GenerateOptions, JobOptions, Sampling};
@@ -221,6 +221,7 @@ impl World {
             clock: Arc::clone(&clock),
             snapshots: 0,
         };
+        head_script.refuse_memory_each(4);
         let head = FakeHead::new(head_script.clone());
         let jury = SimulatedJury {
             tasks: Arc::default(),
@@ -350,11 +351,15 @@ impl World {
     }
 
     fn work_in_head(&mut self, tasks: usize) {
-        for _ in 0..tasks {
-            let Some(task) = self.jury.tasks.lock().unwrap().pop_front() else {
-                return;
-            };
-            let out = task.run(&self.head);
+        // As threads side by side do it: all of them work before the engine hears of any.
+        let tasks: Vec<HeadTask> = {
+            let mut line = self.jury.tasks.lock().unwrap();
+            let count = tasks.min(line.len());
+            line.drain(..count).collect()
+        };
+        let outs: Vec<HeadOut> = tasks.into_iter().map(|task| task.run(&self.head)).collect();
+        self.check_copies();
+        for out in outs {
             self.machine.note(Event::HeadDone(out));
         }
     }
@@ -471,6 +476,7 @@ impl World {
         );
 
         assert!(machine.cache.bytes() <= machine.settings.cache_bytes);
+        self.check_copies();
         let heads = || {
             machine
                 .jobs
@@ -482,6 +488,19 @@ impl World {
             self.backend_script.copies(),
             machine.cache.entries() + waiting
         );
+        let tasks = self.jury.tasks.lock().unwrap();
+        for (id, entry) in &machine.jobs {
+            let Some(head) = &entry.head else { continue };
+            let away = tasks.iter().filter(|task| task.job == *id);
+            let pieces = away.flat_map(|task| &task.pieces).chain(&head.pending);
+            let is_copied = |piece: &&HeadPiece| matches!(piece, HeadPiece::Absorb { copy, .. } if copy.is_some());
+            assert_eq!(
+                head.copies.len(),
+                pieces.filter(is_copied).count(),
+                "a copy waits for memory rows that do not come"
+            );
+        }
+        drop(tasks);
         let runs = self.head_script.head_runs();
         assert!(runs <= heads().count() + self.jury.tasks.lock().unwrap().len());
         let most = machine.settings.head_runs_max(machine.slots.count());
@@ -493,6 +512,13 @@ impl World {
         self.check_rows();
         self.check_left(before);
         self.check_oldest(before);
+    }
+
+    /// A device keeps the backend's copies and the head's in as much room as the cache has, those on their way into it too.
+    fn check_copies(&self) {
+        let bytes = self.backend_script.copied_bytes() + self.head_script.copied_bytes();
+        let room = self.machine.settings.cache_bytes;
+        assert!(bytes <= room, "copies of {bytes} bytes in {room}");
     }
 
     /// Every hidden row in the head's buffer belongs to a piece that waits for the head.
@@ -779,7 +805,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    let cache_bytes = prop_oneof![Just(0), Just(6_000), Just(1 << 20)];
+    let cache_bytes = prop_oneof![Just(0), 3_000..12_000usize, Just(1 << 20)];
     let numbers = (1..5usize, 80..300usize, 1..5u32, 0..3usize);
     (numbers, cache_bytes, 0.0..0.8f64).prop_map(|(numbers, cache_bytes, chat_share)| {
         let (piece_chunks, rows_max, rounds_between_pieces_max, reserve) = numbers;
