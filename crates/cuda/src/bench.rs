@@ -7,7 +7,7 @@ use descant_model::{Choice, Segment};
 use crate::backend::CudaBackend;
 use crate::driver::{Arena, Block, Gpu, Mark};
 use crate::error::CudaError;
-use crate::launch::Product;
+use crate::launch::{Kernels, Product};
 
 /// What the device reaches at most, measured with the kernels of this program.
 #[derive(Clone, Copy, Debug)]
@@ -134,26 +134,8 @@ impl CudaBackend {
         const QUEUED: usize = 64;
         self.bind()?;
         let (gpu, kernels) = (&self.gpu, &self.kernels);
-        let mut arena = Arena::new(
-            gpu,
-            "a measurement",
-            3 * Arena::bytes_for::<u16>(SIDE * SIDE),
-        )?;
-        let [x, weight, out]: [Block<u16>; 3] = [(); 3].map(|()| arena.take(SIDE * SIDE));
-        kernels.rows.fill_bf16(gpu, &x, 1, 1.0)?;
-        kernels.rows.fill_bf16(gpu, &weight, 2, 0.02)?;
-        // As for the ceilings.
-        gpu.wait()?;
-        let product = Product {
-            x: &x,
-            weight: &weight,
-            out: &out,
-            rows: SIDE,
-            inputs: SIDE,
-            outputs: SIDE,
-            swiglu: false,
-        };
-        let queue = || (0..QUEUED).try_for_each(|_| kernels.gemm.run(gpu, product));
+        let square = Square::new(gpu, kernels, SIDE)?;
+        let queue = || (0..QUEUED).try_for_each(|_| kernels.gemm.run(gpu, square.product()));
         std::thread::scope(|scope| {
             queue()?;
             let worker = scope.spawn(work);
@@ -174,26 +156,8 @@ impl CudaBackend {
         const COPIED: usize = 1 << 30;
         self.bind()?;
         let (gpu, kernels) = (&self.gpu, &self.kernels);
-        let mut arena = Arena::new(
-            gpu,
-            "a measurement",
-            3 * Arena::bytes_for::<u16>(SIDE * SIDE),
-        )?;
-        let [x, weight, out]: [Block<u16>; 3] = [(); 3].map(|()| arena.take(SIDE * SIDE));
-        kernels.rows.fill_bf16(gpu, &x, 1, 1.0)?;
-        kernels.rows.fill_bf16(gpu, &weight, 2, 0.02)?;
-        let product = Product {
-            x: &x,
-            weight: &weight,
-            out: &out,
-            rows: SIDE,
-            inputs: SIDE,
-            outputs: SIDE,
-            swiglu: false,
-        };
-        // A product fetches its weight while the launch before it ends, so that must not be the one that makes it.
-        gpu.wait()?;
-        let product_ms = median_ms(gpu, 15, || kernels.gemm.run(gpu, product))?;
+        let square = Square::new(gpu, kernels, SIDE)?;
+        let product_ms = median_ms(gpu, 15, || kernels.gemm.run(gpu, square.product()))?;
         let mut arena = Arena::new(gpu, "a measurement", 2 * Arena::bytes_for::<u16>(COPIED))?;
         let [from, to]: [Block<u16>; 2] = [(); 2].map(|()| arena.take(COPIED));
         kernels.rows.fill_bf16(gpu, &from, 3, 1.0)?;
@@ -202,6 +166,44 @@ impl CudaBackend {
             product_tflops: 2.0 * (SIDE as f64).powi(3) / product_ms / 1e9,
             copy_tbps: 4.0 * COPIED as f64 / copy_ms / 1e9,
         })
+    }
+}
+
+/// Operands of a square product, random numbers.
+struct Square {
+    x: Block<u16>,
+    weight: Block<u16>,
+    out: Block<u16>,
+    side: usize,
+}
+
+impl Square {
+    fn new(gpu: &Gpu, kernels: &Kernels, side: usize) -> Result<Square, CudaError> {
+        let bytes = 3 * Arena::bytes_for::<u16>(side * side);
+        let mut arena = Arena::new(gpu, "a measurement", bytes)?;
+        let [x, weight, out] = [(); 3].map(|()| arena.take(side * side));
+        kernels.rows.fill_bf16(gpu, &x, 1, 1.0)?;
+        kernels.rows.fill_bf16(gpu, &weight, 2, 0.02)?;
+        // A product fetches its weight while the launch before it ends, so that must not be the one that makes it.
+        gpu.wait()?;
+        Ok(Square {
+            x,
+            weight,
+            out,
+            side,
+        })
+    }
+
+    fn product(&self) -> Product<'_> {
+        Product {
+            x: &self.x,
+            weight: &self.weight,
+            out: &self.out,
+            rows: self.side,
+            inputs: self.side,
+            outputs: self.side,
+            swiglu: false,
+        }
     }
 }
 
