@@ -4,7 +4,8 @@
 #
 #   tools/bench/setup_gpu_reference.sh DIR && DIR/bin/python tools/bench/gpu_reference.py --shape clef-flash
 #
-# Needs a CUDA toolkit of PyTorch's major version (nvcc on the path, or CUDA_HOME) and a C++ compiler, and takes some minutes.
+# Needs a CUDA toolkit of PyTorch's major version (nvcc on the path, or CUDA_HOME) and a C++ compiler, and takes many minutes: its kernels
+# are compiled for nine kinds of devices.
 set -euo pipefail
 dir=${1:?usage: tools/bench/setup_gpu_reference.sh DIR}
 python3 -m venv "$dir"

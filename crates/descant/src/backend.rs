@@ -533,6 +533,8 @@ fn available_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use clap::{CommandFactory, Parser};
+
     use super::*;
 
     #[test]
@@ -560,6 +562,27 @@ mod tests {
                 rows: 65
             }
         );
+    }
+
+    #[test]
+    fn the_help_names_the_shortest_states_that_are_kept() {
+        let shortest = |device: &str| {
+            let cli = args::Cli::try_parse_from(["descant", "serve", "--device", device]).unwrap();
+            let args::Command::Serve(serve) = cli.command else {
+                panic!("it is serve");
+            };
+            cache_rows_min(&serve.compute).unwrap()
+        };
+        let (cpu, gpu) = (shortest("cpu"), shortest("cuda"));
+        assert!(cpu.is_multiple_of(CHUNK_ROWS) && gpu.is_multiple_of(CHUNK_ROWS));
+        let help = args::Cli::command();
+        let serve = help.find_subcommand("serve").unwrap();
+        let flag = serve
+            .get_arguments()
+            .find(|flag| flag.get_long() == Some("cache-mb"));
+        let help = flag.and_then(clap::Arg::get_help).unwrap().to_string();
+        let wanted = format!("A GPU keeps states of {gpu} tokens and more, a CPU of {cpu}");
+        assert!(help.contains(&wanted), "{help}");
     }
 
     #[test]
