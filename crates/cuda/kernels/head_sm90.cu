@@ -23,9 +23,10 @@
 //           128-byte swizzle: K-major tiles are [128][64], those of [K, N] 2 x [64 of K][64 of N]. Then for each of two products full
 //           and empty barriers of six stages at most, those of factors, and of attention factors of two tiles' groups, each
 //           [128][17] f32.
-// Barriers  full: of stages one arrival and the bytes, of factors one arrival of each of the three warps; empty: one arrival of each
-//           of the consumer warps. A product has barriers of its own, whose turns run on from tile to tile and from span to span;
-//           its stages are the other's once a step has ended. `ended`, `begun`, around the gate: all blocks have ended a step.
+// Barriers  of stages, full: one arrival and the bytes; empty: one arrival of each of the consumer warps. Of factors, full and empty:
+//           one arrival of each thread that wrote or read them, so that a checker of races can follow. A product has barriers of its
+//           own, whose turns run on from tile to tile and from span to span; its stages are the other's once a step has ended.
+//           `ended`, `begun`, around the gate: all blocks have ended a step.
 // Bound     4 (one part of B) or 6 operations of the tensor core for each of M N K.
 #include "head.cuh"
 #include "wgmma.cuh"
@@ -157,8 +158,7 @@ __device__ __forceinline__ void weigh(const Product& product, Span span, Factors
 #pragma unroll 1
         for (int row = helper; row < 64 * WGS; row += HELPERS)
             weigh_groups(product, tile.m0 + row, tile.k0 / DEPTH, tile.blocks, factors.own() + row * GROUPS);
-        __syncwarp();
-        if ((helper & 31) == 0) mbar_arrive(factors.full + 8 * (factors.turn & 1));
+        mbar_arrive(factors.full + 8 * (factors.turn & 1));
     }
 }
 
@@ -200,8 +200,7 @@ __device__ __forceinline__ void consume(const Product& product, Span span, Ring&
             }
         }
         if (ACROSS) {
-            __syncwarp();
-            if (lane == 0) mbar_arrive(factors.empty() + 8 * (factors.turn & 1));
+            mbar_arrive(factors.empty() + 8 * (factors.turn & 1));
             factors.turn++;
         }
         const int row = tile.m0 + local, column = tile.n0 + 2 * (lane & 3);
@@ -251,7 +250,7 @@ __device__ __forceinline__ void make_barriers(const Ring& ring, int warps) {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n" ::: "memory");
 }
 __device__ __forceinline__ void make_barriers(const Factors& factors, int warps) {
-    for (int i = 0; i < 2; i++) mbar_init(factors.full + 8 * i, HELPERS / 32), mbar_init(factors.empty() + 8 * i, warps);
+    for (int i = 0; i < 2; i++) mbar_init(factors.full + 8 * i, HELPERS), mbar_init(factors.empty() + 8 * i, 32 * warps);
 }
 
 constexpr int PRODUCER = 2 * 128, THREADS = 3 * 128;
