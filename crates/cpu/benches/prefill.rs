@@ -74,6 +74,7 @@ fn bench(
             start: 0,
             tokens: &tokens,
             pass: Pass::Prefill,
+            mark: None,
         };
         backend.run(&[segment]).expect("the CPU does not fail");
     };

@@ -208,13 +208,16 @@ impl Backend for CpuBackend {
         Snapshot::bytes_of(&self.slots, rows)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
-        let taken = self.slots.taken[slot.0];
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
         assert!(
-            from <= taken && taken.is_multiple_of(CHUNK_ROWS),
-            "{slot:?} does not stand at a chunk"
+            rows.start <= rows.end && rows.end.is_multiple_of(CHUNK_ROWS),
+            "a copy ends with a chunk"
         );
-        let snapshot = Snapshot::save(&self.pool, &mut self.slots, slot.0, from);
+        assert_eq!(
+            self.slots.taken[slot.0], rows.end,
+            "{slot:?} does not stand at the copy's end"
+        );
+        let snapshot = Snapshot::save(&self.pool, &mut self.slots, slot.0, rows.start);
         Ok(Some(Saved {
             rows: snapshot.rows.clone(),
             bytes: snapshot.bytes(),

@@ -313,9 +313,9 @@ fn a_slot_restored_from_copies_goes_on_with_the_same_bits() {
             let ids = golden.longest();
             let whole = driver.prefill(0, &ids, 64);
             driver.prefill(0, &ids[..64], 64);
-            let first = driver.backend.save(Slot(0), 0).unwrap().unwrap();
+            let first = driver.backend.save(Slot(0), 0..64).unwrap().unwrap();
             driver.go_on(0, 64, &ids[..192], 64);
-            let second = driver.backend.save(Slot(0), 64).unwrap().unwrap();
+            let second = driver.backend.save(Slot(0), 64..192).unwrap().unwrap();
             assert_eq!((first.rows.clone(), second.rows.clone()), (0..64, 64..192));
             // What is asked for is what is taken.
             let asked = [64, 128].map(|rows| driver.backend.saved_bytes(rows));

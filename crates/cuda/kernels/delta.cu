@@ -281,7 +281,8 @@ __device__ __forceinline__ void prepare(const bf16* wide, const bf16* mixed, con
     }
 }
 
-// Moves states on by the chunks of each segment and writes the outputs.
+// Moves states on by the chunks of each segment and writes the outputs; of a segment with a mark (4 ints: chunks before it, 0 for
+// none, and a slot, the rest unused) the states after those chunks go to that slot too.
 //
 // Grid: x groups of 64 values, y value heads, z segments (4 ints: first row of the round, rows, slot, first chunk of the
 // round). Four warps compute and four fetch the next chunk beside them; a warp that computes has 16 values of S^T, [16][KEY] f32 in registers, through all chunks, and needs no other warp: with
@@ -332,7 +333,7 @@ __device__ __forceinline__ void lower_product(float (&d)[8][4], const uint32_t (
 
 template <int KEY>
 __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, const float* sums, const int4* segments,
-                                     float* states, bf16* out, const Sizes& sizes) {
+                                     const int4* marks, float* states, bf16* out, const Sizes& sizes) {
     using Map = Scan<KEY>;
     extern __shared__ __align__(16) uint8_t raw[];
     const int warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, thread = threadIdx.x & 127;
@@ -372,7 +373,7 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
     };
 
     const int v = value0 + lane / 4;  // and 8 more: the thread's rows of S^T
-    float* state = states + ((size_t)segment.z * sizes.value_heads + head) * sizes.value * sizes.key;
+    auto state_of = [&](int slot) { return states + ((size_t)slot * sizes.value_heads + head) * sizes.value * sizes.key; };
     float s[KEY / 8][4];
 #pragma unroll
     for (int t = 0; t < KEY / 8; t++)
@@ -380,7 +381,7 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
         for (int i = 0; i < 4; i += 2) {
             const int row = v + 4 * i, d = 8 * t + 2 * (lane & 3);
             const bool there = !fetches && row < sizes.value && d < sizes.key;
-            const float2 x = there ? *(const float2*)(state + (size_t)row * sizes.key + d) : make_float2(0, 0);
+            const float2 x = there ? *(const float2*)(state_of(segment.z) + (size_t)row * sizes.key + d) : make_float2(0, 0);
             s[t][i] = x.x, s[t][i + 1] = x.y;
         }
 
@@ -500,23 +501,31 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
             }
         }
     };
-    // Each barrier ends a chunk: what was fetched beside it is there, and its own stage may be filled again.
+    auto keep_states = [&](int slot) {
+        int v = value0 + lane / 4;
+        asm volatile("" : "+r"(slot), "+r"(v));  // or places are worked out before the loop, where registers are short
+        float* to = state_of(slot);
+#pragma unroll
+        for (int t = 0; t < KEY / 8; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const int row = v + 4 * i, d = 8 * t + 2 * (lane & 3);
+                if (row < sizes.value && d < sizes.key) *(float2*)(to + (size_t)row * sizes.key + d) = make_float2(s[t][i], s[t][i + 1]);
+            }
+    };
+    // Each barrier ends a chunk: what was fetched beside it is there, and its own stage may be filled again. The states are kept
+    // after the last chunk, and at the mark.
+#pragma unroll 1
     for (int chunk = -1; chunk < chunks; chunk++) {
-        if (!fetches) {
-            if (chunk >= 0) work(chunk);
-        } else if (chunk + 1 < chunks) {
-            fetch(chunk + 1);
+        if (fetches) {
+            if (chunk + 1 < chunks) fetch(chunk + 1);
+        } else if (chunk >= 0) {
+            work(chunk);
+            const bool last = chunk + 1 == chunks;
+            if (last || chunk + 1 == marks[blockIdx.z].x) keep_states(last ? segment.z : marks[blockIdx.z].y);
         }
         __syncthreads();
     }
-    if (fetches) return;
-#pragma unroll
-    for (int t = 0; t < KEY / 8; t++)
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            const int row = v + 4 * i, d = 8 * t + 2 * (lane & 3);
-            if (row < sizes.value && d < sizes.key) *(float2*)(state + (size_t)row * sizes.key + d) = make_float2(s[t][i], s[t][i + 1]);
-        }
 }
 
 #define DELTA(KEY)                                                                                                          \
@@ -527,10 +536,10 @@ __device__ __forceinline__ void scan(const bf16* mixed, const bf16* squares, con
         prepare<KEY>(wide, mixed, rates, biases, chunks, squares, sums, sizes);                                             \
     }                                                                                                                       \
     extern "C" __global__ void __launch_bounds__(256, 1)                                                                    \
-        scan_##KEY(const bf16* mixed, const bf16* squares, const float* sums, const int4* segments, float* states, bf16* out, \
-                   Sizes sizes) {                                                                                           \
+        scan_##KEY(const bf16* mixed, const bf16* squares, const float* sums, const int4* segments, const int4* marks,      \
+                   float* states, bf16* out, Sizes sizes) {                                                                 \
         chain();                                                                                                            \
-        scan<KEY>(mixed, squares, sums, segments, states, out, sizes);                                                      \
+        scan<KEY>(mixed, squares, sums, segments, marks, states, out, sizes);                                               \
     }
 DELTA(16)
 DELTA(32)

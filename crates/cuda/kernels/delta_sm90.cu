@@ -247,7 +247,8 @@ extern "C" __global__ void __launch_bounds__(128, 4)
     }
 }
 
-// Moves states on by the chunks of each segment and writes the outputs.
+// Moves states on by the chunks of each segment and writes the outputs; of a segment with a mark (4 ints: chunks before it, 0 for
+// none, and a slot, the rest unused) the states after those chunks go to that slot too.
 //
 // Grid      x groups of 64 values, y value heads, z segments (4 ints: first row of the round, rows, slot, first chunk of the
 //           round).
@@ -300,14 +301,14 @@ __device__ __forceinline__ void by_square(float (&d)[32], const uint32_t (*a)[4]
 
 extern "C" __global__ void __launch_bounds__(160, 1)
     scan_sm90(const __grid_constant__ CUtensorMap mixed_map, const bf16* squares, const float* fades, const int4* segments,
-              float* states, bf16* out, Sizes sizes) {
+              const int4* marks, float* states, bf16* out, Sizes sizes) {
     chain();
     extern __shared__ uint8_t raw[];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
     uint8_t* const shared = raw + (base - shared_address(raw));
     const uint32_t full = base + BARRIERS_AT, empty = full + STAGES * 8;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int4 segment = segments[blockIdx.z];
+    const int4 segment = segments[blockIdx.z], mark = marks[blockIdx.z];
     const int head = blockIdx.y, key_head = head / (sizes.value_heads / sizes.key_heads);
     const int value0 = blockIdx.x * 64;
     const int chunks = (segment.y + 63) / 64;
@@ -341,15 +342,25 @@ extern "C" __global__ void __launch_bounds__(160, 1)
 
     // Of d a thread has rows v and v + 8 of the block's values and of each 8 columns two.
     const int v = warp * 16 + lane / 4, column = 2 * (lane & 3);
-    float* state = states + ((size_t)segment.z * sizes.value_heads + head) * sizes.value * KEY + (size_t)(value0 + v) * KEY + column;
+    auto state_of = [&](int slot) {
+        return states + ((size_t)slot * sizes.value_heads + head) * sizes.value * KEY + (size_t)(value0 + v) * KEY + column;
+    };
     float s[64], u[32], o[32];
 #pragma unroll
     for (int g = 0; g < 16; g++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float2 x = *(const float2*)(state + r * 8 * KEY + 8 * g);
+            const float2 x = *(const float2*)(state_of(segment.z) + r * 8 * KEY + 8 * g);
             s[4 * g + 2 * r] = x.x, s[4 * g + 2 * r + 1] = x.y;
         }
+    auto keep_states = [&](int slot) {
+        float* to = state_of(slot);
+#pragma unroll
+        for (int g = 0; g < 16; g++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                *(float2*)(to + r * 8 * KEY + 8 * g) = make_float2(s[4 * g + 2 * r], s[4 * g + 2 * r + 1]);
+    };
     // A lane's row of four 8 x 8 tiles: 16 tokens (16 n and on) by the warp's 16 values, of values or outputs.
     const int token_at = (lane >> 4) * 8 + (lane & 7), part_at = warp * 2 + ((lane >> 3) & 1);
     const uint32_t tile_at = token_at * 128 + ((part_at ^ (token_at & 7)) << 4);
@@ -495,10 +506,7 @@ extern "C" __global__ void __launch_bounds__(160, 1)
         finish(chunk);
         products_wait<0>();
         fence_regs(u);
+        if (chunk + 1 == mark.x) keep_states(mark.y);
     }
-#pragma unroll
-    for (int g = 0; g < 16; g++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            *(float2*)(state + r * 8 * KEY + 8 * g) = make_float2(s[4 * g + 2 * r], s[4 * g + 2 * r + 1]);
+    keep_states(segment.z);
 }

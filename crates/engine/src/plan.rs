@@ -21,6 +21,8 @@ pub(crate) struct Limits {
     pub(crate) piece_rows: usize,
     /// The oldest prompt gets a piece at least once in so many rounds with prompt rows.
     pub(crate) rounds_between_pieces_max: u32,
+    /// Pieces of a round in whose middle a snapshot may be due.
+    pub(crate) marks_max: usize,
 }
 
 /// What the next round is planned from.
@@ -45,9 +47,10 @@ pub(crate) struct PromptView {
     pub(crate) done: usize,
     /// Rows in all.
     pub(crate) rows: usize,
-    /// A position where a piece must end, because a snapshot is taken there; beyond `done`, a multiple of a chunk.
-    pub(crate) cut: Option<usize>,
-    /// Where that snapshot begins.
+    /// Positions at which snapshots are taken, ascending; beyond `done`, multiples of a chunk. A piece ends there or has a
+    /// mark there, and has one of them at most.
+    pub(crate) cuts: Vec<usize>,
+    /// Where the first of these snapshots begins.
     pub(crate) saved_rows: usize,
     /// The prompt's own bound of a piece.
     pub(crate) piece_rows: usize,
@@ -74,6 +77,15 @@ pub(crate) struct Piece {
     pub(crate) job: JobId,
     pub(crate) start: usize,
     pub(crate) rows: usize,
+    /// A position inside at which a snapshot is due.
+    pub(crate) mark: Option<usize>,
+}
+
+impl Piece {
+    /// The position behind its last row.
+    pub(crate) fn end(&self) -> usize {
+        self.start + self.rows
+    }
 }
 
 /// A job that waits for a slot.
@@ -129,20 +141,17 @@ impl Round {
 }
 
 /// Plans the next round: every stream's next token, then pieces of prompts up to the bounds, by rank, the oldest first
-/// when its piece is due. A piece ends at a multiple of [`CHUNK_ROWS`] or with its prompt.
+/// when its piece is due. A piece ends at a multiple of [`CHUNK_ROWS`] or with its prompt, and goes past a position at which a
+/// snapshot is taken only if it has a mark there.
 pub(crate) fn plan(snapshot: &Snapshot) -> Round {
     let streams = snapshot.streams.clone();
     let mut room = Room::of(snapshot);
     let mut pieces = Vec::new();
     for prompt in by_rank(snapshot, room) {
-        let rows = room.piece_rows(prompt);
-        if rows > 0 {
-            room.take(prompt, rows);
-            pieces.push(Piece {
-                job: prompt.job,
-                start: prompt.done,
-                rows,
-            });
+        let piece = room.piece(prompt);
+        if piece.rows > 0 {
+            room.take(prompt, &piece);
+            pieces.push(piece);
         }
     }
     Round { streams, pieces }
@@ -156,8 +165,10 @@ struct Room {
     head_rows: usize,
     /// Rows of one prompt.
     piece_rows: usize,
-    /// Rows that snapshots at the ends of its pieces will copy; `None` if no chat token waits for that.
+    /// Rows that snapshots of its pieces will copy; `None` if no chat token waits for that.
     copied_rows: Option<usize>,
+    /// Pieces that may have a mark.
+    marks: usize,
 }
 
 impl Room {
@@ -166,6 +177,7 @@ impl Room {
         let Limits {
             rows_max,
             piece_rows,
+            marks_max,
             ..
         } = snapshot.limits;
         let streams = snapshot.streams.len();
@@ -180,17 +192,32 @@ impl Room {
             piece_rows,
             copied_rows: (streams > 0 || snapshot.prompts.iter().any(|prompt| prompt.for_chat))
                 .then_some(0),
+            marks: marks_max,
         }
     }
 
-    /// Rows of a prompt's next piece; 0 if none fits.
-    fn piece_rows(self, prompt: &PromptView) -> usize {
-        let end = match prompt.cut {
+    /// A prompt's next piece; without rows if none fits.
+    fn piece(self, prompt: &PromptView) -> Piece {
+        let (cut, later) = (prompt.cuts.first().copied(), prompt.cuts.get(1));
+        let end = match cut {
             None => prompt.rows,
-            Some(cut) if self.may_copy(cut - prompt.saved_rows) => cut,
             // Its snapshot comes a round later.
-            Some(cut) => cut - CHUNK_ROWS,
+            Some(cut) if !self.may_copy(cut - prompt.saved_rows) => cut - CHUNK_ROWS,
+            Some(cut) if self.marks == 0 => cut,
+            // One snapshot a piece: the second has its mark in the next.
+            Some(_) => later.map_or(prompt.rows, |later| later - CHUNK_ROWS),
         };
+        let rows = self.rows_until(prompt, end);
+        Piece {
+            job: prompt.job,
+            start: prompt.done,
+            rows,
+            mark: cut.filter(|cut| *cut < prompt.done + rows),
+        }
+    }
+
+    /// Rows of a prompt's next piece, which ends at `end` at the latest.
+    fn rows_until(self, prompt: &PromptView, end: usize) -> usize {
         let own = self.piece_rows.min(prompt.piece_rows).min(self.rows);
         let own = if prompt.for_head {
             own.min(self.head_rows)
@@ -214,15 +241,15 @@ impl Room {
         }
     }
 
-    fn take(&mut self, prompt: &PromptView, rows: usize) {
-        if let Some(copied_rows) = &mut self.copied_rows
-            && prompt.cut == Some(prompt.done + rows)
-        {
-            *copied_rows += prompt.done + rows - prompt.saved_rows;
+    fn take(&mut self, prompt: &PromptView, piece: &Piece) {
+        let reached = prompt.cuts.first().filter(|cut| **cut <= piece.end());
+        if let (Some(copied_rows), Some(cut)) = (&mut self.copied_rows, reached) {
+            *copied_rows += cut - prompt.saved_rows;
         }
-        self.rows -= rows;
+        self.marks -= usize::from(piece.mark.is_some());
+        self.rows -= piece.rows;
         if prompt.for_head {
-            self.head_rows -= rows;
+            self.head_rows -= piece.rows;
         }
     }
 }
@@ -277,7 +304,7 @@ impl Seats {
 fn by_rank(snapshot: &Snapshot, room: Room) -> Vec<&PromptView> {
     let mut order: Vec<&PromptView> = snapshot.prompts.iter().collect();
     order.sort_by_key(|prompt| (prompt.rank(), prompt.job));
-    let able = |(_, prompt): &(usize, &&PromptView)| room.piece_rows(prompt) > 0;
+    let able = |(_, prompt): &(usize, &&PromptView)| room.piece(prompt).rows > 0;
     let able = order.iter().enumerate().filter(able);
     if let Some((index, oldest)) = able.min_by_key(|(_, prompt)| prompt.job)
         && oldest.rounds_waited + 1 >= snapshot.limits.rounds_between_pieces_max
@@ -338,6 +365,7 @@ mod tests {
         rows_max: 512,
         piece_rows: 256,
         rounds_between_pieces_max: 4,
+        marks_max: 0,
     };
 
     /// A prompt at its start: id, rows, prompt rows run when it arrived.
@@ -346,7 +374,7 @@ mod tests {
             job: JobId(id),
             done: 0,
             rows,
-            cut: None,
+            cuts: vec![],
             saved_rows: 0,
             piece_rows: usize::MAX,
             for_chat: false,
@@ -454,15 +482,44 @@ mod tests {
     #[test]
     fn a_piece_ends_where_a_snapshot_is_due() {
         let mut cut = prompt(0, 250, 0);
-        cut.cut = Some(192);
+        cut.cuts = vec![192];
         assert_eq!(pieces(&snapshot(0, vec![cut])), [(0, 0, 192)]);
+    }
+
+    #[test]
+    fn a_piece_goes_past_a_snapshot_with_a_mark_there() {
+        let with = |id: u64, rows, cuts: &[usize]| PromptView {
+            cuts: cuts.to_vec(),
+            ..prompt(id, rows, 0)
+        };
+        let marked = |marks_max: usize, prompts: Vec<PromptView>| {
+            let mut snapshot = snapshot(0, prompts);
+            snapshot.limits.marks_max = marks_max;
+            let pieces = plan(&snapshot).pieces.into_iter();
+            let of = |piece: Piece| (piece.job.0, piece.rows, piece.mark);
+            pieces.map(of).collect::<Vec<_>>()
+        };
+        // The second finds no mark left and ends there.
+        let both = vec![with(0, 250, &[192]), with(1, 251, &[128])];
+        assert_eq!(
+            marked(1, both.clone()),
+            [(0, 250, Some(192)), (1, 128, None)]
+        );
+        assert_eq!(marked(2, both), [(0, 250, Some(192)), (1, 251, Some(128))]);
+        // One that ends there anyway needs none, nor does one that does not come so far.
+        assert_eq!(marked(1, vec![with(0, 300, &[256])]), [(0, 256, None)]);
+        assert_eq!(marked(1, vec![with(0, 900, &[320])]), [(0, 256, None)]);
+        // One snapshot a piece.
+        let two = |cuts: [usize; 2]| marked(1, vec![with(0, 250, &cuts)]);
+        assert_eq!(two([64, 192]), [(0, 128, Some(64))]);
+        assert_eq!(two([128, 192]), [(0, 128, None)]);
     }
 
     #[test]
     fn only_one_long_snapshot_is_copied_behind_a_chat_token() {
         let long = |id: u64| PromptView {
             done: 1024,
-            cut: Some(1024 + CHUNK_ROWS),
+            cuts: vec![1024 + CHUNK_ROWS],
             ..prompt(id, 2000, 0)
         };
         let both = [(0, 1024, 64), (1, 1024, 64)];
@@ -482,7 +539,7 @@ mod tests {
         assert_eq!(pieces(&snapshot(1, vec![first, second])), both);
         // The other goes on up to the chunk before its snapshot.
         let later = PromptView {
-            cut: Some(1024 + 2 * CHUNK_ROWS),
+            cuts: vec![1024 + 2 * CHUNK_ROWS],
             ..long(1)
         };
         assert_eq!(pieces(&snapshot(1, vec![long(0), later])), both);
@@ -523,6 +580,7 @@ mod tests {
                 job: JobId(1),
                 start: 0,
                 rows: 64,
+                mark: None,
             }]
         };
         let mixed = Round {
@@ -618,18 +676,25 @@ mod tests {
             any::<bool>(),
             0..5000u64,
             0..5u32,
-            0..4usize,
+            (0..4usize, 0..4usize),
             0..9usize,
         );
         proptest::collection::vec(one, 0..12).prop_map(|list| {
             let prompts = (0..).zip(list).map(|(id, fields)| {
-                let (chunks, left, for_head, arrived_rows, rounds_waited, cut, saved) = fields;
+                let (chunks, left, for_head, arrived_rows, rounds_waited, cuts, saved) = fields;
                 let done = chunks * CHUNK_ROWS;
+                let (first, second) = (cuts.0, cuts.0 + cuts.1);
+                let mut cuts: Vec<usize> = [first, second]
+                    .into_iter()
+                    .filter(|cut| *cut > 0 && left > cut * CHUNK_ROWS)
+                    .map(|cut| done + cut * CHUNK_ROWS)
+                    .collect();
+                cuts.dedup();
                 PromptView {
                     job: JobId(id),
                     done,
                     rows: done + left,
-                    cut: (cut > 0 && left > cut * CHUNK_ROWS).then_some(done + cut * CHUNK_ROWS),
+                    cuts,
                     saved_rows: saved.min(chunks) * CHUNK_ROWS,
                     piece_rows: usize::MAX,
                     for_chat: !for_head && saved == 8,
@@ -654,9 +719,11 @@ mod tests {
             prompts in prompts(),
             streams in 0..20usize,
             head_rows_free in 0..600usize,
+            marks_max in 0..3usize,
         ) {
             let mut snapshot = snapshot(streams, prompts);
             snapshot.head_rows_free = head_rows_free;
+            snapshot.limits.marks_max = marks_max;
             let round = plan(&snapshot);
             let rows = round.prompt_rows();
             prop_assert!(rows + streams <= LIMITS.rows_max);
@@ -668,7 +735,12 @@ mod tests {
                 prop_assert!(piece.rows > 0 && piece.rows <= LIMITS.piece_rows);
                 prop_assert_eq!(piece.start, prompt.done);
                 prop_assert!(end == prompt.rows || end.is_multiple_of(CHUNK_ROWS));
-                prop_assert!(end <= prompt.cut.unwrap_or(prompt.rows));
+                // One snapshot at most, in the middle if it has a mark and else at its end.
+                let mut due = prompt.cuts.iter().filter(|cut| **cut <= end);
+                let first = due.next().copied();
+                prop_assert_eq!(due.next(), None);
+                prop_assert_eq!(piece.mark.or(first), first);
+                prop_assert!(first.is_none_or(|cut| (cut < end) == piece.mark.is_some()));
                 for_head += if prompt.for_head { piece.rows } else { 0 };
             }
             prop_assert!(for_head <= head_rows_free);
@@ -677,10 +749,12 @@ mod tests {
             jobs.dedup();
             prop_assert_eq!(jobs.len(), round.pieces.len());
             // What is copied behind a chat token: one snapshot, or several that are together no longer than a piece.
-            let copy = |prompt: &PromptView| prompt.cut.map_or(0, |cut| cut - prompt.saved_rows);
+            let marks = round.pieces.iter().filter(|piece| piece.mark.is_some()).count();
+            prop_assert!(marks <= marks_max);
+            let copy = |prompt: &PromptView| prompt.cuts.first().map_or(0, |cut| cut - prompt.saved_rows);
             let copies = round.pieces.iter().filter_map(|piece| {
                 let prompt = snapshot.prompts.iter().find(|prompt| prompt.job == piece.job).unwrap();
-                (prompt.cut == Some(piece.start + piece.rows)).then(|| copy(prompt))
+                prompt.cuts.first().is_some_and(|cut| *cut <= piece.end()).then(|| copy(prompt))
             });
             let copies: Vec<usize> = copies.collect();
             let copied: usize = copies.iter().sum();
@@ -691,7 +765,7 @@ mod tests {
             let room = whole - rows;
             for prompt in &snapshot.prompts {
                 let head_room = if prompt.for_head { head_rows_free - for_head } else { usize::MAX };
-                let ends = prompt.cut == Some(prompt.done + CHUNK_ROWS);
+                let ends = prompt.cuts.first() == Some(&(prompt.done + CHUNK_ROWS));
                 let waits = for_chat && ends && copied > 0 && copied + copy(prompt) > LIMITS.piece_rows;
                 let fits = CHUNK_ROWS <= room.min(head_room) && !waits;
                 prop_assert!(!fits || jobs.contains(&prompt.job));

@@ -40,6 +40,10 @@ pub struct Segment<'a> {
     pub tokens: &'a [u32],
     /// How the rows are computed.
     pub pass: Pass,
+    /// A position inside a prefill segment, a multiple of [`CHUNK_ROWS`] beyond its start and before its end: the states
+    /// after the rows before it are kept aside for [`Backend::save`], until the next round. At most
+    /// [`Backend::marks_max`] segments of a round have one.
+    pub mark: Option<usize>,
 }
 
 /// What a backend reserved at the start.
@@ -101,6 +105,11 @@ pub trait Backend: Send {
 
     /// What was reserved.
     fn capacity(&self) -> Capacity;
+
+    /// How many segments of a round may have a [`Segment::mark`]. With none a piece ends wherever a copy is to be taken.
+    fn marks_max(&self) -> usize {
+        0
+    }
 
     /// Empties a slot: position 0, zero states.
     fn reset(&mut self, slot: Slot);
@@ -171,12 +180,16 @@ pub trait Backend: Send {
     /// Bytes that a copy of a slot's states and of so many of its KV rows takes.
     fn saved_bytes(&self, rows: usize) -> usize;
 
-    /// Copies a slot's states, and its KV rows from `from` on, out of the slot; `None` if the device has no room for them.
-    /// The slot stands at a multiple of [`CHUNK_ROWS`] rows that prefill alone computed.
+    /// Copies a slot's states after `rows.end`, and its KV rows of `rows`, out of the slot; `None` if the device has no room
+    /// for them. Prefill alone computed the slot's rows, and either it stands at `rows.end`, a multiple of [`CHUNK_ROWS`], or
+    /// its segment of the last round had the mark there.
     ///
     /// # Errors
     /// A [`Defect`] of the device.
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect>;
+    ///
+    /// # Panics
+    /// If the states after `rows.end` are neither in the slot nor kept aside.
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect>;
 
     /// Fills an empty slot from copies whose rows follow one another from position 0; the slot then stands at the end of
     /// the last, in the state that a cold run would have there, bit for bit.

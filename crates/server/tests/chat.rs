@@ -141,8 +141,8 @@ impl Backend for Gated {
         self.backend.saved_bytes(rows)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
-        self.backend.save(slot, from)
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
+        self.backend.save(slot, rows)
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {

@@ -69,6 +69,7 @@ pub fn prefill(slot: usize, start: usize, tokens: &[u32]) -> Segment<'_> {
         start,
         tokens,
         pass: Pass::Prefill,
+        mark: None,
     }
 }
 
@@ -79,5 +80,6 @@ pub fn decode(slot: usize, start: usize, token: &u32) -> Segment<'_> {
         start,
         tokens: std::slice::from_ref(token),
         pass: Pass::Decode,
+        mark: None,
     }
 }

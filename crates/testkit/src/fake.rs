@@ -33,7 +33,7 @@ pub enum Call {
     Reset(Slot),
     /// [`Backend::run`]: slot, start, number of rows and pass of each segment.
     Run(Vec<(Slot, usize, usize, Pass)>),
-    /// [`Backend::save`]: slot and the positions whose KV rows were copied.
+    /// [`Backend::save`]: slot and the positions whose KV rows were copied, at the slot's end or at a mark.
     Save(Slot, Range<usize>),
 }
 
@@ -166,6 +166,10 @@ pub struct FakeBackend {
     config: ModelConfig,
     capacity: Capacity,
     slots: Vec<Stream>,
+    /// Most marks of a round.
+    marks_max: usize,
+    /// Slot, rows and hash of each mark of the last round.
+    marks: Vec<(Slot, usize, u64)>,
     /// Hidden rows of the last round; empty after a failed one.
     round: Vec<[f32; HIDDEN]>,
     script: Script,
@@ -229,15 +233,22 @@ impl<T> Drop for Copy<T> {
 }
 
 impl FakeBackend {
-    /// A backend with empty slots.
+    /// A backend with empty slots, without marks.
     pub fn new(capacity: Capacity, script: Script) -> FakeBackend {
         FakeBackend {
+            marks_max: 0,
+            marks: Vec::new(),
             config: fake_config(capacity.positions),
             slots: vec![Stream::EMPTY; capacity.slots],
             round: Vec::new(),
             capacity,
             script,
         }
+    }
+
+    /// The same with so many marks a round.
+    pub fn with_marks(self, marks_max: usize) -> FakeBackend {
+        FakeBackend { marks_max, ..self }
     }
 
     /// Moves a slot on by a segment's rows and writes them down.
@@ -258,6 +269,9 @@ impl FakeBackend {
             hash = mix(hash, &[u64::from(*token), rows as u64, pass]);
             rows += 1;
             self.round.push(floats(hash));
+            if segment.mark == Some(rows) {
+                self.marks.push((segment.slot, rows, hash));
+            }
         }
         assert!(
             rows <= self.capacity.positions,
@@ -298,7 +312,17 @@ impl FakeBackend {
                 Pass::Decode => assert_eq!(segment.tokens.len(), 1, "{slot:?} decodes"),
                 Pass::Prefill => assert!(segment.start.is_multiple_of(CHUNK_ROWS), "{slot:?}"),
             }
+            let inside = segment.start + 1..segment.start + segment.tokens.len();
+            assert!(
+                segment
+                    .mark
+                    .is_none_or(|mark| inside.contains(&mark) && mark.is_multiple_of(CHUNK_ROWS)),
+                "{slot:?} has a mark at {:?}",
+                segment.mark
+            );
         }
+        let marks = round.iter().filter(|segment| segment.mark.is_some());
+        assert!(marks.count() <= self.marks_max, "too many marks");
     }
 }
 
@@ -311,8 +335,13 @@ impl Backend for FakeBackend {
         self.capacity
     }
 
+    fn marks_max(&self) -> usize {
+        self.marks_max
+    }
+
     fn reset(&mut self, slot: Slot) {
         self.script.note(Call::Reset(slot));
+        self.marks.retain(|(marked, ..)| *marked != slot);
         self.slots[slot.0] = Stream::EMPTY;
     }
 
@@ -324,6 +353,7 @@ impl Backend for FakeBackend {
         });
         self.script.note(Call::Run(lines.collect()));
         self.round.clear();
+        self.marks.clear();
         for segment in round {
             self.advance(segment);
         }
@@ -334,6 +364,7 @@ impl Backend for FakeBackend {
             .collect();
         if let Err(defect) = self.script.risk() {
             self.round.clear();
+            self.marks.clear();
             return Err(defect);
         }
         for (segment, stream) in round.iter().zip(ran) {
@@ -388,9 +419,9 @@ impl Backend for FakeBackend {
         1000 + 16 * rows
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
         let Stream::At {
-            rows,
+            rows: taken,
             hash,
             prefilled,
         } = self.slots[slot.0]
@@ -399,20 +430,31 @@ impl Backend for FakeBackend {
         };
         assert!(prefilled, "{slot:?} holds decoded rows");
         assert!(
-            rows.is_multiple_of(CHUNK_ROWS) && from < rows,
-            "{slot:?} at {rows} from {from}"
+            rows.end.is_multiple_of(CHUNK_ROWS) && rows.start < rows.end,
+            "{slot:?}: {rows:?}"
         );
-        self.script.note(Call::Save(slot, from..rows));
+        let marked = self
+            .marks
+            .iter()
+            .find(|(of, at, _)| (*of, *at) == (slot, rows.end));
+        let after = match marked {
+            Some((.., hash)) => *hash,
+            None => {
+                assert_eq!(taken, rows.end, "{slot:?} does not stand there");
+                hash
+            }
+        };
+        self.script.note(Call::Save(slot, rows.clone()));
         self.script.risk()?;
         let (bytes, states) = (
-            self.saved_bytes(rows - from),
+            self.saved_bytes(rows.len()),
             States {
-                before: from as u64,
-                after: hash,
+                before: rows.start as u64,
+                after,
             },
         );
         Ok(Some(Saved {
-            rows: from..rows,
+            rows,
             bytes,
             data: Box::new(Copy::new(states, bytes, &self.script)),
         }))

@@ -29,7 +29,10 @@ pub fn memory(config: &ModelConfig, capacity: Capacity, snapshot_bytes: usize) -
     vec![
         item("weights", Weights::bytes(config)),
         item("KV cache", Slots::kv_bytes(config, capacity)),
-        item("recurrent states", Slots::state_bytes(config, capacity)),
+        item(
+            "recurrent states",
+            Slots::state_bytes(config, Slots::places(capacity)),
+        ),
         item("activations of a round", Buffers::bytes(config, capacity)),
         item("lists of a round", Lists::bytes(capacity)),
         item("choice of tokens", SampleRoom::bytes(config.vocab)),

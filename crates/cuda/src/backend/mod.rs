@@ -27,7 +27,7 @@ pub use memory::{MemoryItem, memory};
 use plan::{DecodeForm, Lists, Plan};
 use round::{Buffers, Round};
 use sampling::{SampleRoom, Tokens};
-use slots::Slots;
+use slots::{Slots, marks_max};
 use snapshot::{Snapshot, Snapshots};
 use weights::Weights;
 
@@ -173,6 +173,8 @@ impl CudaBackend {
             "a round of {rows} rows, {} are reserved",
             capacity.rows
         );
+        let marks = round.iter().filter(|segment| segment.mark.is_some());
+        assert!(marks.count() <= marks_max(capacity), "too many marks");
         for (index, segment) in round.iter().enumerate() {
             let (slot, rows) = (segment.slot, segment.tokens.len());
             assert!(
@@ -186,6 +188,13 @@ impl CudaBackend {
             assert!(
                 rows > 0 && segment.start + rows <= capacity.positions,
                 "{slot:?} is full"
+            );
+            let end = segment.start + rows;
+            assert!(
+                segment.mark.is_none_or(|mark| segment.start < mark
+                    && mark < end
+                    && mark.is_multiple_of(CHUNK_ROWS)),
+                "a mark is no chunk's end inside"
             );
             match segment.pass {
                 Pass::Decode => assert_eq!(rows, 1, "a decode segment has one row"),
@@ -215,8 +224,10 @@ impl CudaBackend {
     ) -> Result<(), CudaError> {
         self.check(round);
         self.gpu.bind()?;
-        let plan = Plan::new(round, self.kernels.attention.tile_rows(&self.slots.shape));
+        let tile_rows = self.kernels.attention.tile_rows(&self.slots.shape);
+        let plan = Plan::new(round, self.options.capacity.slots, tile_rows);
         self.rows = plan.rows();
+        self.slots.marks.clear();
         if self.rows == 0 {
             return Ok(());
         }
@@ -256,6 +267,8 @@ impl CudaBackend {
         }
         for segment in round {
             self.slots.taken[segment.slot.0] += segment.tokens.len();
+            let mark = segment.mark.map(|mark| Some((segment.slot.0, mark)));
+            self.slots.marks.extend(mark);
         }
         Ok(())
     }
@@ -341,6 +354,10 @@ impl Backend for CudaBackend {
         self.options.capacity
     }
 
+    fn marks_max(&self) -> usize {
+        marks_max(self.options.capacity)
+    }
+
     fn reset(&mut self, slot: Slot) {
         // A device that cannot zero memory fails the next round too, which can say so; the slot is then undefined anyway.
         let _ = self
@@ -418,14 +435,16 @@ impl Backend for CudaBackend {
         Snapshots::bytes_of(&self.slots, rows)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
-        let taken = self.slots.taken[slot.0];
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
         assert!(
-            from <= taken && taken.is_multiple_of(CHUNK_ROWS),
-            "{slot:?} does not stand at a chunk"
+            rows.start <= rows.end && rows.end.is_multiple_of(CHUNK_ROWS),
+            "a copy ends with a chunk"
         );
+        let place = self.slots.place(slot.0, rows.end);
+        let place = place.expect("the states after the rows are in the slot or at a mark");
         self.gpu.bind()?;
-        let snapshot = self.snapshots.save(&self.gpu, &self.slots, slot.0, from)?;
+        let from = (slot.0, place);
+        let snapshot = self.snapshots.save(&self.gpu, &self.slots, from, rows)?;
         Ok(snapshot.map(|snapshot| Saved {
             rows: snapshot.rows.clone(),
             bytes: snapshot.bytes(),

@@ -6,6 +6,8 @@ use crate::driver::{Arena, Block, Gpu};
 use crate::error::CudaError;
 use crate::launch::SHARE;
 
+use super::slots::marks_max;
+
 /// Where a round's rows belong. Every row, position and slot in it lies in what was reserved: `CudaBackend::check` looked.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
@@ -14,10 +16,13 @@ pub(crate) struct Plan {
     positions: Vec<i32>,
     slots: Vec<i32>,
     firsts: Vec<i32>,
-    /// Every segment: first row, rows, slot, unused.
-    segments: Vec<[i32; 4]>,
+    /// Rows whose last inputs of the convolution are kept: first row, rows, place, unused. Of every segment in its slot, and of
+    /// its rows before a mark.
+    kept: Vec<[i32; 4]>,
     /// Prefill segments: first row, rows, slot, first chunk.
     prefills: Vec<[i32; 4]>,
+    /// Their marks: chunks before it, 0 for none; place; unused, unused.
+    marks: Vec<[i32; 4]>,
     /// Their chunks: first row, rows, unused, unused.
     chunks: Vec<[i32; 4]>,
     /// Their tiles of query rows: first row, rows, position, slot; those with most keys first.
@@ -27,7 +32,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(round: &[Segment<'_>], tile_rows: usize) -> Plan {
+    /// A round over slots whose number is `slots`; the states at marks go to the places behind them, in order.
+    pub(crate) fn new(round: &[Segment<'_>], slots: usize, tile_rows: usize) -> Plan {
+        let mut places = slots..;
         let int = |x: usize| i32::try_from(x).expect("rows, positions and slots are below 2^31");
         let mut plan = Plan::default();
         for segment in round {
@@ -38,12 +45,21 @@ impl Plan {
                 plan.slots.push(slot);
                 plan.firsts.push(int(first));
             }
-            plan.segments.push([int(first), int(rows), slot, 0]);
+            plan.kept.push([int(first), int(rows), slot, 0]);
             match segment.pass {
                 Pass::Decode => plan.streams.push([int(first), int(segment.start), slot, 0]),
                 Pass::Prefill => {
                     plan.prefills
                         .push([int(first), int(rows), slot, int(plan.chunks.len())]);
+                    plan.marks.push(match segment.mark {
+                        None => [0; 4],
+                        Some(mark) => {
+                            let (before, place) = (mark - segment.start, places.next());
+                            let place = int(place.expect("the numbers do not end"));
+                            plan.kept.push([int(first), int(before), place, 0]);
+                            [int(before / CHUNK_ROWS), place, 0, 0]
+                        }
+                    });
                     for at in (0..rows).step_by(CHUNK_ROWS) {
                         plan.chunks
                             .push([int(first + at), int((rows - at).min(CHUNK_ROWS)), 0, 0]);
@@ -124,8 +140,9 @@ pub(crate) struct OnDevice {
     pub(crate) positions: Block<i32>,
     pub(crate) slots: Block<i32>,
     pub(crate) firsts: Block<i32>,
-    pub(crate) segments: Block<[i32; 4]>,
+    pub(crate) kept: Block<[i32; 4]>,
     pub(crate) prefills: Option<Block<[i32; 4]>>,
+    pub(crate) marks: Option<Block<[i32; 4]>>,
     pub(crate) chunks: Option<Block<[i32; 4]>>,
     pub(crate) tiles: Option<Block<[i32; 4]>>,
     pub(crate) streams: Option<Block<[i32; 4]>>,
@@ -141,9 +158,10 @@ impl Lists {
         })
     }
 
-    /// Segments, prefills and streams are at most the slots, chunks and tiles a short one more for each.
+    /// Prefills, their marks and streams are at most the slots, what is kept a place, chunks and tiles a short one more for each
+    /// slot.
     fn fours(capacity: Capacity) -> usize {
-        5 * capacity.slots + 2 * capacity.rows.div_ceil(CHUNK_ROWS)
+        6 * capacity.slots + marks_max(capacity) + 2 * capacity.rows.div_ceil(CHUNK_ROWS)
     }
 
     pub(crate) fn bytes(capacity: Capacity) -> usize {
@@ -160,8 +178,9 @@ impl Lists {
         let one = |index: usize| self.ones.part(index * rows..(index + 1) * rows);
 
         let lists = [
-            &plan.segments,
+            &plan.kept,
             &plan.prefills,
+            &plan.marks,
             &plan.chunks,
             &plan.tiles,
             &plan.streams,
@@ -169,7 +188,7 @@ impl Lists {
         let fours: Vec<[i32; 4]> = lists.iter().flat_map(|list| list.iter()).copied().collect();
         gpu.upload(&self.fours.part(0..fours.len()), &fours)?;
         let mut at = 0;
-        let [segments, prefills, chunks, tiles, streams] = lists.map(|list| {
+        let [kept, prefills, marks, chunks, tiles, streams] = lists.map(|list| {
             let start = at;
             at += list.len();
             (!list.is_empty()).then(|| self.fours.part(start..at))
@@ -179,8 +198,9 @@ impl Lists {
             positions: one(1),
             slots: one(2),
             firsts: one(3),
-            segments: segments.expect("a round with rows has segments"),
+            kept: kept.expect("a round with rows has segments"),
             prefills,
+            marks,
             chunks,
             tiles,
             streams,
@@ -201,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// A decode row, a prompt of 130 rows from position 64 on, and a short prompt: worked by hand.
+    /// A decode row, a prompt of 130 rows from position 64 on with a mark behind its first chunk, and a short prompt: worked by hand.
     #[test]
     fn a_round_is_cut_at_chunks_and_tiles() {
         let tokens: Vec<u32> = (0..200).collect();
@@ -210,6 +230,7 @@ mod tests {
             start,
             tokens: &tokens[rows.0..rows.1],
             pass,
+            mark: (start == 64).then_some(128),
         };
         struct Range(usize, usize);
         let round = [
@@ -217,13 +238,14 @@ mod tests {
             segment(0, 64, Range(1, 131), Pass::Prefill),
             segment(1, 0, Range(131, 134), Pass::Prefill),
         ];
-        let plan = Plan::new(&round, 128);
+        let plan = Plan::new(&round, 5, 128);
         assert_eq!(plan.rows(), 134);
         assert_eq!(
-            plan.segments,
-            [[0, 1, 2, 0], [1, 130, 0, 0], [131, 3, 1, 0]]
+            plan.kept,
+            [[0, 1, 2, 0], [1, 130, 0, 0], [1, 64, 5, 0], [131, 3, 1, 0]]
         );
         assert_eq!(plan.prefills, [[1, 130, 0, 0], [131, 3, 1, 3]]);
+        assert_eq!(plan.marks, [[1, 5, 0, 0], [0; 4]]);
         assert_eq!(
             plan.chunks,
             [

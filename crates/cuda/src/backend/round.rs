@@ -454,7 +454,7 @@ impl Round<'_> {
             (&weights.taps, inputs),
             places,
         )?;
-        kernels.keep(self.gpu, sizes, wide, inputs, &lists.segments)?;
+        kernels.keep(self.gpu, sizes, wide, inputs, &lists.kept)?;
         self.note("delta net: convolution", 0.0, self.halves(2 * channels))?;
         self.recur(Recurrence {
             rates: &weights.rates,
@@ -485,7 +485,9 @@ impl Round<'_> {
         let (linear, rows) = (&self.config.linear, self.plan.rows());
         let heads = linear.value_heads;
         let state = (linear.key_dim * linear.value_dim * heads) as f64;
-        if let (Some(chunks), Some(prefills)) = (&lists.chunks, &lists.prefills) {
+        if let (Some(chunks), Some(prefills), Some(marks)) =
+            (&lists.chunks, &lists.prefills, &lists.marks)
+        {
             let (rows_in, prepared) = ((wide, narrow), (squares, sums));
             kernels.prepare(self.gpu, sizes, rows_in, recurrence, chunks, prepared, rows)?;
             // What both halves read and write at least, without what goes between them.
@@ -496,7 +498,15 @@ impl Round<'_> {
             let flop = 4.0 * pairs * linear.key_dim as f64;
             self.note("delta net: chunks", flop, self.halves(keys))?;
             let out = (mixed, rows);
-            kernels.scan(self.gpu, sizes, narrow, recurrence, prefills, prepared, out)?;
+            kernels.scan(
+                self.gpu,
+                sizes,
+                narrow,
+                recurrence,
+                [prefills, marks],
+                prepared,
+                out,
+            )?;
             let flop = 6.0 * state * rows as f64 + 4.0 * pairs * linear.value_dim as f64;
             let moved = self.halves(keys + 2 * heads * linear.value_dim);
             self.note("delta net: states", flop, moved)?;

@@ -1,15 +1,26 @@
 //! What the model is thinking: each slot's recurrent states, convolution inputs and KV cache, reserved at the start.
 //!
+//! States and inputs have more places than slots: behind those of the slots are those for the states at marks of a round.
+//!
 //! Value rows of a slot from its end on are zero, since the attention gives the keys that a row may not see the weight 0.
 
 use descant_model::Capacity;
 use descant_release::{LayerKind, ModelConfig};
 
-use crate::driver::{Arena, Block, Gpu};
+use crate::driver::{Arena, Block, Gpu, Plain};
 use crate::error::CudaError;
 use crate::launch::{AttentionShape, Cache, DeltaSizes};
 
 use super::weights::{attention_width, delta_width};
+
+/// Most segments of a round that have a mark. Few, since a place of Clef-Flash takes 50 MB and the copies behind a round are
+/// bounded anyway.
+const MARKS_MAX: usize = 4;
+
+/// How many segments of a round may have a mark.
+pub(crate) fn marks_max(capacity: Capacity) -> usize {
+    MARKS_MAX.min(capacity.slots)
+}
 
 /// The states of all slots.
 #[derive(Debug)]
@@ -18,6 +29,10 @@ pub(crate) struct Slots {
     pub(crate) taken: Vec<usize>,
     /// Rows each slot may have written since its reset, also in a round that failed.
     pub(crate) touched: Vec<usize>,
+    /// The marks of the last round, as far as their slots were not emptied since: slot and position of each place behind the slots.
+    pub(crate) marks: Vec<Option<(usize, usize)>>,
+    /// Places of recurrent states.
+    places: usize,
     pub(crate) layers: Vec<LayerState>,
     pub(crate) shape: AttentionShape,
     pub(crate) sizes: DeltaSizes,
@@ -28,9 +43,9 @@ pub(crate) struct Slots {
 pub(crate) enum LayerState {
     Attention(Cache),
     Delta {
-        /// `[slots, value_heads, V, K]`
+        /// `[places, value_heads, V, K]`
         states: Block<f32>,
-        /// `[slots, 3, channels]`
+        /// `[places, 3, channels]`
         inputs: Block<u16>,
     },
 }
@@ -58,11 +73,12 @@ impl Slots {
         capacity: Capacity,
     ) -> Result<Slots, CudaError> {
         let (slots, counts) = (capacity.slots, counts(config, capacity.positions));
+        let places = Slots::places(capacity);
         let mut kv = Arena::new(gpu, "the KV cache", Slots::kv_bytes(config, capacity))?;
         let mut states = Arena::new(
             gpu,
             "the recurrent states",
-            Slots::state_bytes(config, capacity),
+            Slots::state_bytes(config, places),
         )?;
         let layer = |kind: &LayerKind| match kind {
             LayerKind::FullAttention => LayerState::Attention(Cache {
@@ -70,8 +86,8 @@ impl Slots {
                 values: kv.take(slots * counts.keys),
             }),
             LayerKind::LinearAttention => LayerState::Delta {
-                states: states.take(slots * counts.state),
-                inputs: states.take(slots * counts.inputs),
+                states: states.take(places * counts.state),
+                inputs: states.take(places * counts.inputs),
             },
         };
         let layers = config.layers.iter().map(layer).collect();
@@ -80,6 +96,8 @@ impl Slots {
         Ok(Slots {
             taken: vec![0; slots],
             touched: vec![0; slots],
+            marks: Vec::new(),
+            places,
             layers,
             shape: AttentionShape {
                 heads: attention.heads,
@@ -107,11 +125,16 @@ impl Slots {
         count(config, LayerKind::FullAttention) * 2 * Arena::bytes_for::<u16>(capacity.slots * keys)
     }
 
-    /// Bytes of the recurrent states and convolution inputs of all slots.
-    pub(crate) fn state_bytes(config: &ModelConfig, capacity: Capacity) -> usize {
-        let counts = counts(config, capacity.positions);
-        let one = Arena::bytes_for::<f32>(capacity.slots * counts.state)
-            + Arena::bytes_for::<u16>(capacity.slots * counts.inputs);
+    /// Places of recurrent states and convolution inputs: of all slots, and for marks.
+    pub(crate) fn places(capacity: Capacity) -> usize {
+        capacity.slots + marks_max(capacity)
+    }
+
+    /// Bytes of so many places.
+    pub(crate) fn state_bytes(config: &ModelConfig, places: usize) -> usize {
+        let counts = counts(config, 0);
+        let one = Arena::bytes_for::<f32>(places * counts.state)
+            + Arena::bytes_for::<u16>(places * counts.inputs);
         count(config, LayerKind::LinearAttention) * one
     }
 
@@ -125,10 +148,13 @@ impl Slots {
                     gpu.zero_lines(&values, lines)?;
                 }
                 LayerState::Delta { states, inputs } => {
-                    gpu.fill(&of_slot(states, self.taken.len(), slot), 0)?;
-                    gpu.fill(&of_slot(inputs, self.taken.len(), slot), 0)?;
+                    gpu.fill(&self.at_place(states, slot), 0)?;
+                    gpu.fill(&self.at_place(inputs, slot), 0)?;
                 }
             }
+        }
+        for mark in &mut self.marks {
+            mark.take_if(|(marked, _)| *marked == slot);
         }
         (self.taken[slot], self.touched[slot]) = (0, 0);
         Ok(())
@@ -147,20 +173,30 @@ impl Slots {
             positions,
             ..
         } = self.shape;
-        let whole = of_slot(cache, self.taken.len(), slot);
+        let whole = part(cache, self.taken.len(), slot);
         let block = whole.part(rows.start * dim..whole.len());
         (block, (kv_heads, rows.len() * dim, positions * dim))
     }
+
+    /// A place's part of the states or inputs of a layer.
+    pub(crate) fn at_place<T: Plain>(&self, block: &Block<T>, place: usize) -> Block<T> {
+        part(block, self.places, place)
+    }
+
+    /// Where the states of a slot after so many rows are: in the slot, or at a mark of the last round.
+    pub(crate) fn place(&self, slot: usize, rows: usize) -> Option<usize> {
+        let marks = self.marks.iter();
+        let marked = || marks.clone().position(|mark| *mark == Some((slot, rows)));
+        (self.taken[slot] == rows)
+            .then_some(slot)
+            .or_else(|| marked().map(|mark| self.taken.len() + mark))
+    }
 }
 
-/// One slot's part of what all slots have.
-pub(crate) fn of_slot<T: crate::driver::Plain>(
-    block: &Block<T>,
-    slots: usize,
-    slot: usize,
-) -> Block<T> {
-    let len = block.len() / slots;
-    block.part(slot * len..(slot + 1) * len)
+/// One part of so many equal ones.
+fn part<T: Plain>(block: &Block<T>, parts: usize, index: usize) -> Block<T> {
+    let len = block.len() / parts;
+    block.part(index * len..(index + 1) * len)
 }
 
 fn count(config: &ModelConfig, kind: LayerKind) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use descant_model::{CHUNK_ROWS, Capacity};
 use descant_release::ModelConfig;
 
-use super::slots::{LayerState, Slots, of_slot};
+use super::slots::{LayerState, Slots};
 use crate::driver::{Gpu, Pages, Shelf};
 use crate::error::CudaError;
 use crate::paging::{Paging, Region};
@@ -50,7 +50,7 @@ impl Snapshots {
             slots: 1,
             ..capacity
         };
-        let bytes = Slots::kv_bytes(config, one) + Slots::state_bytes(config, one);
+        let bytes = Slots::kv_bytes(config, one) + Slots::state_bytes(config, 1);
         let regions = config.layers.len() * 2 * config.attention.kv_heads.max(1);
         Paging::pieces_max(regions, bytes)
     }
@@ -66,18 +66,17 @@ impl Snapshots {
         self.paging.shelf()
     }
 
-    /// Copies out of a slot; `None` if there is no room.
+    /// Copies KV rows out of a slot, and the states after them out of a place ([`Slots::place`]); `None` if there is no room.
     pub(crate) fn save(
         &self,
         gpu: &Gpu,
         slots: &Slots,
-        slot: usize,
-        from: usize,
+        (slot, place): (usize, usize),
+        rows: Range<usize>,
     ) -> Result<Option<Snapshot>, CudaError> {
-        let rows = from..slots.taken[slot];
         let pages = self
             .paging
-            .save(gpu, &regions(slots, slot, &rows).concat())?;
+            .save(gpu, &regions(slots, (slot, place), &rows).concat())?;
         Ok(pages.map(|pages| Snapshot { rows, pages }))
     }
 
@@ -91,7 +90,7 @@ impl Snapshots {
     ) -> Result<(), CudaError> {
         for (index, snapshot) in chain.iter().enumerate() {
             slots.touched[slot] = slots.touched[slot].max(snapshot.rows.end);
-            let [kv, mut states] = regions(slots, slot, &snapshot.rows);
+            let [kv, mut states] = regions(slots, (slot, slot), &snapshot.rows);
             if index + 1 < chain.len() {
                 states.clear();
             }
@@ -115,7 +114,7 @@ impl Snapshots {
         if !self.paging.has_room(Snapshots::bytes_of(slots, rows.len())) {
             return Ok(true);
         }
-        let all = regions(slots, slot, &rows).concat();
+        let all = regions(slots, (slot, slot), &rows).concat();
         let bytes = |region: usize, len: usize| -> Vec<u8> {
             // A period that divides no page.
             let byte = |index: usize| (index % 251 + 31 * region) as u8;
@@ -125,10 +124,8 @@ impl Snapshots {
             gpu.upload(region, &bytes(index, region.len()))?;
         }
         slots.touched[slot] = rows.end;
-        slots.taken[slot] = rows.end;
-        let saved = self.save(gpu, slots, slot, 0)?;
+        let saved = self.save(gpu, slots, (slot, slot), rows)?;
         let saved = saved.expect("there was room for it");
-        slots.taken[slot] = 0;
         for region in &all {
             gpu.fill(region, 0xFF)?;
         }
@@ -151,10 +148,9 @@ impl Snapshot {
     }
 }
 
-/// A slot's KV rows, layer by layer and head by head, and its states, layer by layer.
-fn regions(slots: &Slots, slot: usize, rows: &Range<usize>) -> [Vec<Region>; 2] {
+/// A slot's KV rows, layer by layer and head by head, and a place's states, layer by layer.
+fn regions(slots: &Slots, (slot, place): (usize, usize), rows: &Range<usize>) -> [Vec<Region>; 2] {
     let (mut kv, mut states_and_inputs) = (Vec::new(), Vec::new());
-    let of = slots.taken.len();
     for layer in &slots.layers {
         match layer {
             LayerState::Attention(cache) => {
@@ -166,8 +162,8 @@ fn regions(slots: &Slots, slot: usize, rows: &Range<usize>) -> [Vec<Region>; 2] 
                 }
             }
             LayerState::Delta { states, inputs } => {
-                states_and_inputs.push(of_slot(states, of, slot).as_bytes());
-                states_and_inputs.push(of_slot(inputs, of, slot).as_bytes());
+                states_and_inputs.push(slots.at_place(states, place).as_bytes());
+                states_and_inputs.push(slots.at_place(inputs, place).as_bytes());
             }
         }
     }
@@ -182,8 +178,7 @@ fn layer_bytes(slots: &Slots, layer: &LayerState, rows: usize) -> usize {
             2 * heads * width * size_of::<u16>()
         }
         LayerState::Delta { states, inputs } => {
-            let of = slots.taken.len();
-            of_slot(states, of, 0).bytes() + of_slot(inputs, of, 0).bytes()
+            slots.at_place(states, 0).bytes() + slots.at_place(inputs, 0).bytes()
         }
     }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Recurrence<'a> {
     pub(crate) rates: &'a Block<f32>,
     /// `[value_heads]`: `dt_bias`.
     pub(crate) biases: &'a Block<f32>,
-    /// `[slots, value_heads, V, K]`.
+    /// `[places, value_heads, V, K]`.
     pub(crate) states: &'a Block<f32>,
 }
 
@@ -184,7 +184,7 @@ impl DeltaKernels {
         }
     }
 
-    /// Keeps the last inputs of each segment (first row, rows, slot, unused).
+    /// Keeps the last inputs of each segment, or of its rows before a mark (first row, rows, slot or place, unused).
     pub(crate) fn keep(
         &self,
         gpu: &Gpu,
@@ -206,7 +206,8 @@ impl DeltaKernels {
     }
 
     /// Prefill: moves the states on by segments (first row, rows, slot, first chunk) whose chunks are listed (first row, rows,
-    /// unused, unused); outputs go to `out`, `[rows, value_heads · V]`. `squares` and `sums` hold all chunks.
+    /// unused, unused) and whose marks are (chunks before it, 0 for none; place of the states there; unused, unused); outputs go to
+    /// `out`, `[rows, value_heads · V]`. `squares` and `sums` hold all chunks.
     #[cfg(test)]
     #[expect(
         clippy::too_many_arguments,
@@ -218,7 +219,7 @@ impl DeltaKernels {
         sizes: DeltaSizes,
         (wide, mixed): (&Block<u16>, &Block<u16>),
         recurrence: Recurrence<'_>,
-        (chunks, segments): (&Block<[i32; 4]>, &Block<[i32; 4]>),
+        (chunks, segments): (&Block<[i32; 4]>, [&Block<[i32; 4]>; 2]),
         (squares, sums): (&Block<u16>, &Block<f32>),
         (out, rows): (&Block<u16>, usize),
     ) -> Result<(), CudaError> {
@@ -292,7 +293,7 @@ impl DeltaKernels {
         }
     }
 
-    /// The half of [`DeltaKernels::prefill`] that goes from chunk to chunk.
+    /// The half of [`DeltaKernels::prefill`] that goes from chunk to chunk, over segments and their marks.
     #[expect(
         clippy::too_many_arguments,
         reason = "the parts of one step, borrowed apart"
@@ -303,7 +304,7 @@ impl DeltaKernels {
         sizes: DeltaSizes,
         mixed: &Block<u16>,
         recurrence: Recurrence<'_>,
-        segments: &Block<[i32; 4]>,
+        [segments, marks]: [&Block<[i32; 4]>; 2],
         (squares, sums): (&Block<u16>, &Block<f32>),
         (out, rows): (&Block<u16>, usize),
     ) -> Result<(), CudaError> {
@@ -312,6 +313,7 @@ impl DeltaKernels {
                 && rows * DeltaSizes::of(sizes.channels) <= mixed.len(),
             "all rows"
         );
+        assert_eq!(segments.len(), marks.len(), "a mark, or none, a segment");
         let grid = [
             DeltaSizes::of(sizes.value).div_ceil(64),
             sizes.heads(),
@@ -321,7 +323,7 @@ impl DeltaKernels {
             let channels = DeltaSizes::of(sizes.channels);
             let mixed_map = TensorMap::new(mixed, [rows, channels, channels], [64, 64])?;
             // SAFETY: the copy engine stays inside the map; segments lie in the round, their chunks among those prepared and
-            // their slots in `states`, as the caller says.
+            // their slots and the places of marks in `states`, as the caller says.
             return unsafe {
                 gpu.launch_chained(
                     fast.scan,
@@ -332,6 +334,7 @@ impl DeltaKernels {
                         squares.address(),
                         sums.address(),
                         segments.address(),
+                        marks.address(),
                         recurrence.states.address(),
                         out.address(),
                         sizes
@@ -340,7 +343,8 @@ impl DeltaKernels {
             };
         }
         let kernel = of_width(&self.scan, sizes);
-        // SAFETY: segments lie in the round, their chunks among those prepared and their slots in `states`, as the caller says.
+        // SAFETY: segments lie in the round, their chunks among those prepared and their slots and the places of marks in `states`, as
+        // the caller says.
         unsafe {
             gpu.launch_chained(
                 kernel,
@@ -351,6 +355,7 @@ impl DeltaKernels {
                     squares.address(),
                     sums.address(),
                     segments.address(),
+                    marks.address(),
                     recurrence.states.address(),
                     out.address(),
                     sizes

@@ -123,7 +123,7 @@ fn unit_rule(state: &mut [f64], step: DeltaStep<'_>) -> Vec<f64> {
     read(state, step.q).iter().map(|o| o / root).collect()
 }
 
-/// A case on a device, in slot 1 of two.
+/// A case on a device, in slot 1 of two; behind them is a place for a mark.
 struct Run<'a> {
     device: &'a Device,
     case: &'a Case,
@@ -145,13 +145,25 @@ impl<'a> Run<'a> {
             taps: device.with(&taps),
             rates: device.with(&case.rates),
             biases: device.with(&case.biases),
-            states: device.with(&vec![0.0; 2 * case.outputs() * case.sizes.key as usize]),
-            inputs: device.with(&vec![0; 2 * 3 * case.channels]),
+            states: device.with(&vec![0.0; 3 * case.outputs() * case.sizes.key as usize]),
+            inputs: device.with(&vec![0; 3 * 3 * case.channels]),
         }
     }
 
     /// Rows `start..end`, behind `before` rows of another stream in slot 0; gives convolved rows and outputs, as bits.
     fn rows(&self, start: usize, end: usize, before: usize, decode: bool) -> (Vec<u16>, Vec<f32>) {
+        self.rows_marked(start, end, before, decode, 0)
+    }
+
+    /// The same with a mark after so many of the rows, if not 0.
+    fn rows_marked(
+        &self,
+        start: usize,
+        end: usize,
+        before: usize,
+        decode: bool,
+        mark: usize,
+    ) -> (Vec<u16>, Vec<f32>) {
         let (case, kernels, gpu) = (self.case, &self.device.kernels.delta, &self.device.gpu);
         let rows = before + end - start;
         let data = [
@@ -177,14 +189,17 @@ impl<'a> Run<'a> {
                 [&firsts, &slots],
             )
             .unwrap();
-        let segment = [before as i32, (end - start) as i32, 1, 0];
+        let mut kept = vec![[before as i32, (end - start) as i32, 1, 0]];
+        if mark > 0 {
+            kept.push([before as i32, mark as i32, 2, 0]);
+        }
         kernels
             .keep(
                 gpu,
                 case.sizes,
                 &wide,
                 &self.inputs,
-                &self.device.with(&[segment]),
+                &self.device.with(&kept),
             )
             .unwrap();
         let out = self.device.poisoned(rows * case.outputs());
@@ -214,7 +229,10 @@ impl<'a> Run<'a> {
                 self.device.poisoned(chunks.len() * heads * SQUARES),
                 self.device.poisoned(chunks.len() * heads * SUMS),
             );
-            let lists = (&self.device.with(&chunks), &self.device.with(&prefills));
+            let mut marks = vec![[0; 4]; prefills.len()];
+            *marks.last_mut().expect("there is a prefill") = [(mark / 64) as i32, 2, 0, 0];
+            let lists = [&chunks, &prefills, &marks].map(|list| self.device.with(list));
+            let lists = (&lists[0], [&lists[1], &lists[2]]);
             kernels
                 .prefill(
                     gpu,
@@ -248,8 +266,20 @@ impl<'a> Run<'a> {
     }
 
     fn state(&self) -> Vec<f32> {
-        let all = self.device.read(&self.states);
-        all[all.len() / 2..].to_vec()
+        self.place(1).0
+    }
+
+    /// The states and the inputs at a place.
+    fn place(&self, index: usize) -> (Vec<f32>, Vec<u16>) {
+        let (states, inputs) = (
+            self.device.read(&self.states),
+            self.device.read(&self.inputs),
+        );
+        let part = |len: usize| index * len / 3..(index + 1) * len / 3;
+        (
+            states[part(states.len())].to_vec(),
+            inputs[part(inputs.len())].to_vec(),
+        )
     }
 }
 
@@ -366,6 +396,44 @@ fn chunks_follow_the_rule() {
                     &whole,
                 );
                 descant_testkit::assert_same_bits("their states", 1, &run.state(), &state);
+            }
+        }
+    }
+}
+
+/// On Hopper both its own kernels and the portable ones.
+#[test]
+fn what_is_kept_at_a_mark_is_what_a_piece_that_ends_there_leaves() {
+    for portable in [false, true] {
+        let Some(device) = device(portable) else {
+            return;
+        };
+        for sizes in SIZES {
+            let case = Case::new(sizes, 321);
+            let (rows, state) = {
+                let run = Run::new(&device, &case);
+                (run.rows(0, 321, 0, false), run.state())
+            };
+            for (start, mark, before) in [(0, 64, 0), (0, 320, 70), (64, 256, 3), (256, 320, 0)] {
+                let (ended, marked) = (Run::new(&device, &case), Run::new(&device, &case));
+                for run in [&ended, &marked] {
+                    (start > 0).then(|| run.rows(0, start, 0, false));
+                }
+                ended.rows(start, mark, before, false);
+                let found = marked.rows_marked(start, 321, before, false, mark - start);
+                let what = format!("{sizes:?}, a mark at {mark} of rows from {start} on");
+                let (states, inputs) = marked.place(2);
+                let (wanted, wanted_inputs) = ended.place(1);
+                assert!(
+                    wanted.iter().any(|x| *x != 0.0),
+                    "{what}: there is something to keep"
+                );
+                descant_testkit::assert_same_bits(&what, 1, &states, &wanted);
+                assert!(inputs == wanted_inputs, "{what}: other inputs");
+                // And nothing else is another for it.
+                let outputs = &rows.1[start * case.outputs()..];
+                descant_testkit::assert_same_bits(&what, case.outputs(), &found.1, outputs);
+                descant_testkit::assert_same_bits(&what, 1, &marked.state(), &state);
             }
         }
     }

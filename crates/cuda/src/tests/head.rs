@@ -449,6 +449,7 @@ fn kept_rows_give_the_bits_of_rows_from_the_host() {
                 start,
                 tokens,
                 pass: Pass::Prefill,
+                mark: None,
             };
             backend.run(&[segment]).unwrap();
             let mut rows = vec![f32::NAN; tokens.len() * config.hidden];
@@ -460,6 +461,7 @@ fn kept_rows_give_the_bits_of_rows_from_the_host() {
                 start,
                 tokens: &encoded.ids[..tokens.len()],
                 pass: Pass::Prefill,
+                mark: None,
             };
             backend.run(&[other]).unwrap();
             kept.absorb_kept(start, place).unwrap();

@@ -1,6 +1,8 @@
 //! The backend: against the reference's bf16 rows and the f64 reference, and against itself on bits.
 
-use descant_model::{Backend, Capacity, Saved, Slot};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use descant_model::{Backend, Capacity, Saved, Segment, Slot};
 use descant_release::Release;
 use descant_release::safetensors::SafetensorsFile;
 use descant_testkit::assert_same_bits;
@@ -220,9 +222,9 @@ fn a_slot_restored_from_copies_goes_on_with_the_same_bits() {
         let (ids, mut driver) = (golden.longest(), golden.driver(false));
         let whole = driver.prefill(0, &ids, 64);
         driver.prefill(0, &ids[..64], 64);
-        let first = driver.backend.save(Slot(0), 0).unwrap().unwrap();
+        let first = driver.backend.save(Slot(0), 0..64).unwrap().unwrap();
         driver.go_on(0, 64, &ids[..192], 64);
-        let second = driver.backend.save(Slot(0), 64).unwrap().unwrap();
+        let second = driver.backend.save(Slot(0), 64..192).unwrap().unwrap();
         assert_eq!((first.rows.clone(), second.rows.clone()), (0..64, 64..192));
         let restore = |driver: &mut Driver, slot: usize, saved: &[&Saved], end: usize| {
             // Another stream used the slot before.
@@ -244,11 +246,66 @@ fn a_slot_restored_from_copies_goes_on_with_the_same_bits() {
         let mut more = Vec::new();
         let room = (4 << 20) - first.bytes - second.bytes;
         driver.prefill(0, &ids[..64], 64);
-        while let Some(saved) = driver.backend.save(Slot(0), 0).unwrap() {
+        while let Some(saved) = driver.backend.save(Slot(0), 0..64).unwrap() {
             more.push(saved);
         }
         assert_eq!(more.len(), room / driver.backend.saved_bytes(64));
         more.pop();
-        assert!(driver.backend.save(Slot(0), 0).unwrap().is_some());
+        assert!(driver.backend.save(Slot(0), 0..64).unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_slot_restored_from_a_mark_goes_on_with_the_same_bits() {
+    if device(false).is_none() {
+        return;
+    }
+    for golden in Golden::all() {
+        for portable in [false, true] {
+            let (ids, mut driver) = (golden.longest(), golden.driver(portable));
+            let others: Vec<u32> = ids.iter().rev().copied().collect();
+            let wholes = [&ids, &others].map(|ids| driver.prefill(0, ids, ids.len()));
+            // The other is at its second piece.
+            driver.prefill(1, &others[..64], 64);
+            driver.backend.reset(Slot(0));
+            let marked = |slot, start: usize, ids, mark| Segment {
+                mark: Some(mark),
+                ..prefill(slot, start, ids)
+            };
+            let both = [
+                marked(0, 0, &ids[..], 128),
+                marked(1, 64, &others[64..], 256),
+            ];
+            let rows = driver.round(&both);
+            let (len, hidden) = (ids.len(), driver.hidden);
+            let what = format!("{}, portable {portable}", golden.name);
+            assert_same_bits(&what, hidden, &rows[..len * hidden], &wholes[0]);
+            assert_same_bits(
+                &what,
+                hidden,
+                &rows[len * hidden..],
+                &wholes[1][64 * hidden..],
+            );
+
+            let mut save = |slot, end| {
+                let saved = driver.backend.save(Slot(slot), 0..end);
+                saved.unwrap().unwrap()
+            };
+            let saved = [save(0, 128), save(1, 256)];
+            for ((saved, ids), whole) in saved.iter().zip([&ids, &others]).zip(&wholes) {
+                let end = saved.rows.end;
+                driver.prefill(2, &ids[100..300], 200);
+                driver.backend.reset(Slot(2));
+                driver.backend.load(Slot(2), &[saved]).unwrap();
+                let rows = driver.go_on(2, end, ids, 128);
+                let what = format!("{what}, from the mark at {end}");
+                assert_same_bits(&what, hidden, &rows, &whole[end * hidden..]);
+            }
+            let gone = AssertUnwindSafe(|| driver.backend.save(Slot(0), 0..128));
+            assert!(
+                catch_unwind(gone).is_err(),
+                "{what}: what was kept at a mark is there until the next round"
+            );
+        }
     }
 }

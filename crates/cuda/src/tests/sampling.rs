@@ -326,6 +326,7 @@ fn a_backend_chooses_what_its_logits_show() {
             start: 0,
             tokens: &tokens,
             pass: Pass::Prefill,
+            mark: None,
         };
         backend.run(&[segment]).unwrap();
         // More rows than one product takes.

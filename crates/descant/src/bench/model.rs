@@ -585,6 +585,7 @@ fn decode(slot: usize, at: usize, tokens: &[u32]) -> Segment<'_> {
         start: at,
         tokens: &tokens[slot..=slot],
         pass: Pass::Decode,
+        mark: None,
     }
 }
 
@@ -594,6 +595,7 @@ fn prefill(slot: Slot, start: usize, tokens: &[u32]) -> Segment<'_> {
         start,
         tokens,
         pass: Pass::Prefill,
+        mark: None,
     }
 }
 

@@ -288,6 +288,10 @@ impl Backend for Watched {
         lock(&self.0.0.device).hidden(rows, out)
     }
 
+    fn marks_max(&self) -> usize {
+        lock(&self.0.0.device).marks_max()
+    }
+
     fn keep_hidden(&self, rows: Range<usize>) -> Result<Option<KeptRows>, Defect> {
         lock(&self.0.0.device).keep_hidden(rows)
     }
@@ -319,8 +323,8 @@ impl Backend for Watched {
         lock(&self.0.0.device).saved_bytes(rows)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
-        lock(&self.0.0.device).save(slot, from)
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
+        lock(&self.0.0.device).save(slot, rows)
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {

@@ -114,8 +114,8 @@ impl Backend for Faulty {
         self.inner.saved_bytes(rows)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
-        self.inner.save(slot, from)
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
+        self.inner.save(slot, rows)
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {

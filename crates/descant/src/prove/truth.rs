@@ -63,6 +63,7 @@ fn plain(rig: &Rig, head: &dyn Head, encoded: &Arc<Encoded>) -> Result<Logits, D
             start: 0,
             tokens: &encoded.ids,
             pass: Pass::Prefill,
+            mark: None,
         };
         device.run(&[whole])?;
         let mut hidden = vec![0.0; encoded.ids.len() * device.config().hidden];

@@ -19,6 +19,8 @@ struct RunPiece {
     piece: Piece,
     /// Rows of the round.
     rows: Range<usize>,
+    /// Rows of its decision whose memory rows are to be copied too, since a snapshot was taken.
+    copied: Option<Range<usize>>,
 }
 
 impl Machine {
@@ -52,6 +54,7 @@ impl Machine {
                 start: stream.rows,
                 tokens: std::slice::from_ref(&stream.next),
                 pass: Pass::Decode,
+                mark: None,
             });
         }
         for piece in &round.pieces {
@@ -62,8 +65,9 @@ impl Machine {
             segments.push(Segment {
                 slot: prompt.slot.slot(),
                 start: piece.start,
-                tokens: &entry.job.work.prompt()[piece.start..piece.start + piece.rows],
+                tokens: &entry.job.work.prompt()[piece.start..piece.end()],
                 pass: Pass::Prefill,
+                mark: piece.mark,
             });
         }
         let backend = &mut self.backend;
@@ -99,14 +103,17 @@ impl Machine {
         for piece in &round.pieces {
             let rows = start..start + piece.rows;
             start = rows.end;
+            // A chat prompt may be a stream soon, or gone.
+            let copied = piece.mark.and_then(|mark| self.save(piece.job, mark));
             pieces.push(RunPiece {
                 piece: *piece,
                 rows,
+                copied,
             });
         }
-        // Logits first: they are computed from the round's hidden rows, which stay until the next round.
+        // Logits next: they are computed from the round's hidden rows, which stay until the next round.
         self.give_tokens(round, &pieces);
-        for piece in &pieces {
+        for piece in &mut pieces {
             if let Err(defect) = self.take_piece(piece) {
                 self.fail(&defect);
                 self.refuse(piece.piece.job, EngineError::Defect(defect));
@@ -119,7 +126,7 @@ impl Machine {
         let mut owners: Vec<(JobId, usize)> = round.streams.iter().copied().zip(0..).collect();
         owners.extend(pieces.iter().filter_map(|run| {
             let work = &self.jobs[&run.piece.job].job.work;
-            let last = run.piece.start + run.piece.rows == work.prompt().len();
+            let last = run.piece.end() == work.prompt().len();
             (last && matches!(work, Work::Chat(_))).then_some((run.piece.job, run.rows.end - 1))
         }));
         self.give_chosen(&mut owners);
@@ -251,7 +258,7 @@ impl Machine {
     }
 
     /// Moves a prompt on by the piece that ran, takes a snapshot where one is due and passes the hidden rows on.
-    fn take_piece(&mut self, run: &RunPiece) -> Result<(), Defect> {
+    fn take_piece(&mut self, run: &mut RunPiece) -> Result<(), Defect> {
         let id = run.piece.job;
         let Some(entry) = self.jobs.get_mut(&id) else {
             return Ok(());
@@ -263,26 +270,29 @@ impl Machine {
         prompt.done += run.piece.rows;
         prompt.rounds_waited = 0;
         let complete = prompt.done == entry.job.work.prompt().len();
-        let copied = self.save(id);
+        let done = prompt.done;
+        if run.piece.mark.is_none() {
+            run.copied = self.save(id, done);
+        }
         match self.jobs[&id].job.work {
             Work::Chat(_) => Ok(()),
-            Work::Decide(_) => self.pass_to_head(run, copied, complete),
+            Work::Decide(_) => self.pass_to_head(run, complete),
             Work::Hidden(_) => self.pass_to_client(run, complete),
         }
     }
 
-    /// Takes a prompt's snapshot if one is due where it stands. A chat prompt's goes to the cache at once; a decision's
-    /// waits for its memory rows, which are given back.
-    fn save(&mut self, id: JobId) -> Option<Range<usize>> {
+    /// Takes a prompt's snapshot if one is due at a position: where it stands now, or at the mark of its piece. A chat prompt's
+    /// goes to the cache at once; a decision's waits for its memory rows, which are given back.
+    fn save(&mut self, id: JobId, at: usize) -> Option<Range<usize>> {
         let entry = self.jobs.get_mut(&id)?;
         let State::Prompt(prompt) = &mut entry.state else {
             return None;
         };
-        if prompt.cuts.front() != Some(&prompt.done) {
+        if prompt.cuts.front() != Some(&at) {
             return None;
         }
         prompt.cuts.pop_front();
-        let rows = prompt.saved_rows..prompt.done;
+        let rows = prompt.saved_rows..at;
         let memory_bytes = match (&entry.head, &self.jury) {
             (Some(_), Some(jury)) => jury.memory_bytes(rows.len()),
             _ => 0,
@@ -291,7 +301,7 @@ impl Machine {
         let reserved = self.cache.reserve(bytes)?;
         self.copied_rows += rows.len();
         let backend = &mut self.backend;
-        let saved = match guard(BACKEND, || backend.save(prompt.slot.slot(), rows.start)) {
+        let saved = match guard(BACKEND, || backend.save(prompt.slot.slot(), rows.clone())) {
             Ok(saved) => (saved?, reserved),
             Err(defect) => {
                 // The answer does not need the snapshot.
@@ -315,12 +325,7 @@ impl Machine {
         None
     }
 
-    fn pass_to_head(
-        &mut self,
-        run: &RunPiece,
-        copy: Option<Range<usize>>,
-        complete: bool,
-    ) -> Result<(), Defect> {
+    fn pass_to_head(&mut self, run: &RunPiece, complete: bool) -> Result<(), Defect> {
         let backend = &self.backend;
         let kept = guard(BACKEND, || backend.keep_hidden(run.rows.clone()))?;
         let hidden = match kept {
@@ -338,7 +343,7 @@ impl Machine {
         head.pending.push(HeadPiece::Absorb {
             start: run.piece.start,
             hidden,
-            copy,
+            copy: run.copied.clone(),
             place: self.head_rows.take(run.piece.rows),
         });
         if complete {

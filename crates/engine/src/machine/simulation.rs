@@ -108,6 +108,10 @@ impl Backend for TimedBackend {
         self.inner.capacity()
     }
 
+    fn marks_max(&self) -> usize {
+        self.inner.marks_max()
+    }
+
     fn reset(&mut self, slot: Slot) {
         self.inner.reset(slot);
     }
@@ -138,12 +142,12 @@ impl Backend for TimedBackend {
         self.inner.saved_bytes(rows)
     }
 
-    fn save(&mut self, slot: Slot, from: usize) -> Result<Option<Saved>, Defect> {
+    fn save(&mut self, slot: Slot, rows: Range<usize>) -> Result<Option<Saved>, Defect> {
         self.snapshots += 1;
         if self.snapshots.is_multiple_of(3) {
             return Ok(None);
         }
-        self.inner.save(slot, from)
+        self.inner.save(slot, rows)
     }
 
     fn load(&mut self, slot: Slot, saved: &[&Saved]) -> Result<(), Defect> {
@@ -213,11 +217,11 @@ struct Before {
 }
 
 impl World {
-    fn new(settings: &Settings) -> World {
+    fn new(settings: &Settings, marks_max: usize) -> World {
         let (backend_script, head_script) = (Script::default(), Script::default());
         let clock = Arc::new(SimulatedClock::default());
         let backend = TimedBackend {
-            inner: FakeBackend::new(CAPACITY, backend_script.clone()),
+            inner: FakeBackend::new(CAPACITY, backend_script.clone()).with_marks(marks_max),
             clock: Arc::clone(&clock),
             snapshots: 0,
         };
@@ -766,6 +770,7 @@ fn run(backend: &mut FakeBackend, start: usize, tokens: &[u32], pass: Pass) {
         start,
         tokens,
         pass,
+        mark: None,
     };
     backend.run(&[segment]).unwrap();
 }
@@ -840,9 +845,10 @@ proptest! {
     #[test]
     fn every_client_gets_one_answer_and_nothing_is_lost(
         settings in settings(),
+        marks_max in 0..3usize,
         ops in proptest::collection::vec(op(), 1..120),
     ) {
-        let mut world = World::new(&settings);
+        let mut world = World::new(&settings, marks_max);
         for op in &ops {
             world.act(op);
         }
@@ -851,13 +857,14 @@ proptest! {
 }
 
 /// A world in which every client waits as long as it must.
-fn patient_world(chat_share: f64, piece_chunks: usize) -> World {
-    World::new(&Settings {
+fn patient_world(chat_share: f64, piece_chunks: usize, marks_max: usize) -> World {
+    let settings = Settings {
         piece_rows: piece_chunks * CHUNK_ROWS,
         chat_share,
         wait_max: None,
         ..Settings::default()
-    })
+    };
+    World::new(&settings, marks_max)
 }
 
 /// Rows of prompts and of chat in a round.
@@ -872,7 +879,7 @@ fn rows_of(segments: &[(Slot, usize, usize, Pass)]) -> (usize, usize) {
 /// Decisions that are given up while the head has them hold their memory there until it lets go of them, so they still count.
 #[test]
 fn decisions_given_up_in_the_head_count_until_it_lets_go() {
-    let mut world = patient_world(0.0, 4);
+    let mut world = patient_world(0.0, 4, 0);
     let most = world.machine.settings.head_runs_max(CAPACITY.slots);
     let decide = |family| Op::Decide {
         family,
@@ -897,7 +904,7 @@ fn decisions_given_up_in_the_head_count_until_it_lets_go() {
 
 #[test]
 fn long_decisions_leave_a_slot_to_short_ones_and_one_to_chat() {
-    let mut world = patient_world(0.25, 1);
+    let mut world = patient_world(0.25, 1, 0);
     for _ in 0..6 {
         world.act(&long_job(0, 900));
     }
@@ -938,7 +945,7 @@ fn long_decisions_leave_a_slot_to_short_ones_and_one_to_chat() {
 
 #[test]
 fn long_states_come_from_the_cache_one_at_a_time_between_tokens() {
-    let mut world = patient_world(0.0, 1);
+    let mut world = patient_world(0.0, 1, 0);
     let decide = Op::Decide {
         family: 5,
         state_rows: 700,
@@ -963,6 +970,41 @@ fn long_states_come_from_the_cache_one_at_a_time_between_tokens() {
         assert_eq!(world.machine.stats.cache_hits, hits + more);
     }
     world.come_to_rest();
+}
+
+/// A backend that keeps states aside at marks runs a prompt that fits in a piece in one round, and what it kept serves the next; a
+/// chat prompt's too, whose stream has ended with that round.
+#[test]
+fn a_snapshot_needs_no_round_of_its_own_where_there_are_marks() {
+    let chat = || Op::Chat {
+        family: 3,
+        rows: 200,
+        tokens: 1,
+        timeout_ms: None,
+    };
+    let decide = || Op::Decide {
+        family: 4,
+        state_rows: 200,
+        schema_rows: 9,
+        timeout_ms: None,
+    };
+    for op in [chat(), decide()] {
+        for (marks_max, rounds) in [(0, 2), (1, 1)] {
+            let mut world = patient_world(0.0, 4, marks_max);
+            for (rounds, hits) in [(rounds, 0), (1, 1)] {
+                world.act(&op);
+                let before = world.machine.stats.rounds;
+                while !world.clients.is_empty() {
+                    world.step();
+                    world.work_in_head(1);
+                }
+                assert_eq!(world.machine.stats.rounds - before, rounds, "{op:?}");
+                assert_eq!(world.machine.stats.cache_hits, hits, "{op:?}");
+            }
+            assert_eq!(world.machine.stats.cached_rows, 192, "{op:?}");
+            world.come_to_rest();
+        }
+    }
 }
 
 /// What a kind of job is asked for, alone.
@@ -998,9 +1040,10 @@ proptest! {
         share in 0.0..0.8f64,
         streams in 1..4usize,
         piece_chunks in 1..4usize,
+        marks_max in 0..3usize,
         rows in proptest::collection::vec(20..700usize, 1..12),
     ) {
-        let mut world = patient_world(share, piece_chunks);
+        let mut world = patient_world(share, piece_chunks, marks_max);
         for seed in 0..streams {
             world.chat(tokens(10, seed as u32), 600, None);
         }
@@ -1057,8 +1100,9 @@ proptest! {
         short_rows in proptest::collection::vec(5..60usize, 1..8),
         piece_chunks in 1..4usize,
         ahead in 0..6usize,
+        marks_max in 0..3usize,
     ) {
-        let mut world = patient_world(0.25, piece_chunks);
+        let mut world = patient_world(0.25, piece_chunks, marks_max);
         let short = |step: usize| Op::Decide {
             family: step as u32,
             state_rows: short_rows[step % short_rows.len()],
@@ -1105,8 +1149,9 @@ proptest! {
         piece_chunks in 1..3usize,
         rounds in 1..4usize,
         neighbour_rows in 100..900usize,
+        marks_max in 0..3usize,
     ) {
-        let mut world = patient_world(0.25, piece_chunks);
+        let mut world = patient_world(0.25, piece_chunks, marks_max);
         world.act(&long_job(kind, rows));
         world.act(&Op::Decide { family: 3, state_rows: neighbour_rows, schema_rows: 9, timeout_ms: None });
         for _ in 0..rounds {

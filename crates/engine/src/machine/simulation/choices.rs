@@ -56,10 +56,11 @@ fn options(kind: Kind) -> GenerateOptions {
 /// Runs streams of these kinds together; gives the tokens of each and what each step asked of the backend.
 fn run_together(kinds: &[Kind], fixed: Option<u32>) -> (Vec<Vec<u32>>, Vec<Vec<Asked>>) {
     // All four slots are theirs.
-    let mut world = World::new(&Settings {
+    let settings = Settings {
         decision_slots: 0,
         ..Settings::default()
-    });
+    };
+    let mut world = World::new(&settings, 0);
     if let Some(id) = fixed {
         world.backend_script.fix_token(id);
     }
