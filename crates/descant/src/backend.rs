@@ -75,9 +75,8 @@ impl On {
 
 /// Shortest prefix of which a server on the device that the flags mean keeps a state, in rows.
 ///
-/// A state's prompt is run up to the state's end in a round of its own. A GPU reads all weights for that round, which takes as
-/// long as some 200 rows, and a state of a published model takes 50 MB however short it is: what a later prompt may save must be
-/// worth more.
+/// A state of a published model takes 50 MB and more however short it is, which a GPU may not have to spare: what a later prompt may
+/// save must be worth what a longer state would save in its place.
 ///
 /// # Errors
 /// As [`load`].
