@@ -5,7 +5,7 @@
 #   tools/bench/setup_gpu_reference.sh DIRECTORY [ARCHITECTURE] && DIRECTORY/bin/python tools/bench/gpu_reference.py --shape clef-flash
 #
 # ARCHITECTURE is the compute capability to compile for, 90 (Hopper) unless told: the package's own build makes code for nine, in nine times
-# the time. Needs python3 (3.10 or later) with its headers, and g++; no GPU and no driver. Takes some 9 GB of disk.
+# the time. Needs python3 (3.10 or later) with its headers, and g++; no GPU and no driver. Takes some 6 GB of disk.
 set -euo pipefail
 [ $# -eq 1 ] || [ $# -eq 2 ] || { echo "usage: tools/bench/setup_gpu_reference.sh DIRECTORY [ARCHITECTURE]" >&2; exit 2; }
 dir=$1
