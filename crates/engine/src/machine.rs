@@ -523,6 +523,7 @@ impl Machine {
                 piece_rows: self.settings.piece_rows,
                 rounds_between_pieces_max: self.settings.rounds_between_pieces_max,
                 marks_max: self.backend.marks_max(),
+                rows_step: self.backend.rows_step().max(1),
             },
             streams,
             prompts: prompts.collect(),

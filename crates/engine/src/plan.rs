@@ -23,6 +23,22 @@ pub(crate) struct Limits {
     pub(crate) rounds_between_pieces_max: u32,
     /// Pieces of a round in whose middle a snapshot may be due.
     pub(crate) marks_max: usize,
+    /// [`descant_model::Backend::rows_step`].
+    pub(crate) rows_step: usize,
+}
+
+impl Limits {
+    /// Prompt rows beside so many streams: a piece, but where a step of the device is smaller, the streams' rows take their
+    /// place in it, since they would cost a step of their own.
+    fn rows_beside(&self, streams: usize) -> usize {
+        let steps = self.piece_rows / self.rows_step * self.rows_step;
+        let rows = if self.rows_step < CHUNK_ROWS || steps == 0 {
+            self.piece_rows
+        } else {
+            steps.saturating_sub(streams).max(CHUNK_ROWS)
+        };
+        rows.min(self.rows_max - streams)
+    }
 }
 
 /// What the next round is planned from.
@@ -184,7 +200,7 @@ impl Room {
         let rows = match (streams, snapshot.chat_owed) {
             (0, _) => rows_max,
             (_, true) => 0,
-            (_, false) => piece_rows.min(rows_max - streams),
+            (_, false) => snapshot.limits.rows_beside(streams),
         };
         Room {
             rows,
@@ -366,6 +382,7 @@ mod tests {
         piece_rows: 256,
         rounds_between_pieces_max: 4,
         marks_max: 0,
+        rows_step: 1,
     };
 
     /// A prompt at its start: id, rows, prompt rows run when it arrived.
@@ -461,6 +478,29 @@ mod tests {
     fn prompts_share_one_piece_while_streams_run() {
         let prompts = vec![prompt(0, 5000, 0), prompt(1, 100, 0)];
         assert_eq!(pieces(&snapshot(3, prompts)), [(1, 0, 100), (0, 0, 128)]);
+    }
+
+    #[test]
+    fn streams_do_not_begin_another_step_of_the_device() {
+        let beside = |rows_step: usize, streams: usize| {
+            let mut limits = LIMITS;
+            limits.rows_step = rows_step;
+            limits.rows_beside(streams)
+        };
+        assert_eq!([beside(1, 3), beside(128, 0)], [256, 256]);
+        assert_eq!(
+            [beside(128, 3), beside(256, 3), beside(96, 3)],
+            [253, 253, 189]
+        );
+        // A step larger than a piece says nothing, and there is always room for a chunk.
+        assert_eq!([beside(512, 3), beside(256, 230)], [256, 64]);
+        let mut beside = snapshot(3, vec![prompt(0, 5000, 0), prompt(1, 100, 0)]);
+        beside.limits.rows_step = 128;
+        assert_eq!(pieces(&beside), [(1, 0, 100), (0, 0, 128)]);
+        beside.prompts.remove(1);
+        assert_eq!(pieces(&beside), [(0, 0, 192)]);
+        beside.streams.clear();
+        assert_eq!(pieces(&beside), [(0, 0, 256)], "nothing is beside it");
     }
 
     #[test]
@@ -720,14 +760,16 @@ mod tests {
             streams in 0..20usize,
             head_rows_free in 0..600usize,
             marks_max in 0..3usize,
+            rows_step in prop_oneof![Just(1usize), Just(128), Just(256)],
         ) {
             let mut snapshot = snapshot(streams, prompts);
             snapshot.head_rows_free = head_rows_free;
-            snapshot.limits.marks_max = marks_max;
+            (snapshot.limits.marks_max, snapshot.limits.rows_step) = (marks_max, rows_step);
             let round = plan(&snapshot);
             let rows = round.prompt_rows();
             prop_assert!(rows + streams <= LIMITS.rows_max);
             prop_assert!(streams == 0 || rows <= LIMITS.piece_rows);
+            prop_assert!(streams == 0 || rows_step == 1 || rows + streams <= LIMITS.piece_rows);
             let mut for_head = 0;
             for piece in &round.pieces {
                 let prompt = snapshot.prompts.iter().find(|prompt| prompt.job == piece.job).unwrap();
@@ -761,7 +803,11 @@ mod tests {
             let for_chat = streams > 0 || snapshot.prompts.iter().any(|prompt| prompt.for_chat);
             prop_assert!(!for_chat || copies.len() <= 1 || copied <= LIMITS.piece_rows);
             // Who got nothing could not have got a chunk, or its snapshot has to wait.
-            let whole = if streams > 0 { LIMITS.piece_rows } else { LIMITS.rows_max };
+            let whole = match (streams, rows_step) {
+                (0, _) => LIMITS.rows_max,
+                (_, 1) => LIMITS.piece_rows,
+                _ => LIMITS.piece_rows - streams,
+            };
             let room = whole - rows;
             for prompt in &snapshot.prompts {
                 let head_room = if prompt.for_head { head_rows_free - for_head } else { usize::MAX };

@@ -111,6 +111,12 @@ pub trait Backend: Send {
         0
     }
 
+    /// Rows of a round cost about the same up to a multiple of so many, so that one row beyond costs as much as all up to the
+    /// next.
+    fn rows_step(&self) -> usize {
+        1
+    }
+
     /// Empties a slot: position 0, zero states.
     fn reset(&mut self, slot: Slot);
 

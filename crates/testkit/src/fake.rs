@@ -168,6 +168,7 @@ pub struct FakeBackend {
     slots: Vec<Stream>,
     /// Most marks of a round.
     marks_max: usize,
+    rows_step: usize,
     /// Slot, rows and hash of each mark of the last round.
     marks: Vec<(Slot, usize, u64)>,
     /// Hidden rows of the last round; empty after a failed one.
@@ -238,6 +239,7 @@ impl FakeBackend {
         FakeBackend {
             marks_max: 0,
             marks: Vec::new(),
+            rows_step: 1,
             config: fake_config(capacity.positions),
             slots: vec![Stream::EMPTY; capacity.slots],
             round: Vec::new(),
@@ -249,6 +251,11 @@ impl FakeBackend {
     /// The same with so many marks a round.
     pub fn with_marks(self, marks_max: usize) -> FakeBackend {
         FakeBackend { marks_max, ..self }
+    }
+
+    /// The same with another [`Backend::rows_step`].
+    pub fn with_rows_step(self, rows_step: usize) -> FakeBackend {
+        FakeBackend { rows_step, ..self }
     }
 
     /// Moves a slot on by a segment's rows and writes them down.
@@ -337,6 +344,10 @@ impl Backend for FakeBackend {
 
     fn marks_max(&self) -> usize {
         self.marks_max
+    }
+
+    fn rows_step(&self) -> usize {
+        self.rows_step
     }
 
     fn reset(&mut self, slot: Slot) {

@@ -358,6 +358,11 @@ impl Backend for CudaBackend {
         marks_max(self.options.capacity)
     }
 
+    fn rows_step(&self) -> usize {
+        // A product's tile has 128 rows, and on Hopper two of them share what they load.
+        if self.kernels.gemm.fuses() { 256 } else { 128 }
+    }
+
     fn reset(&mut self, slot: Slot) {
         // A device that cannot zero memory fails the next round too, which can say so; the slot is then undefined anyway.
         let _ = self

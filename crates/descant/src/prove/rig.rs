@@ -292,6 +292,10 @@ impl Backend for Watched {
         lock(&self.0.0.device).marks_max()
     }
 
+    fn rows_step(&self) -> usize {
+        lock(&self.0.0.device).rows_step()
+    }
+
     fn keep_hidden(&self, rows: Range<usize>) -> Result<Option<KeptRows>, Defect> {
         lock(&self.0.0.device).keep_hidden(rows)
     }

@@ -70,6 +70,19 @@ enum Op {
     Steps(usize),
 }
 
+/// What a backend says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Device {
+    marks_max: usize,
+    rows_step: usize,
+}
+
+/// As the CPU's.
+const PLAIN: Device = Device {
+    marks_max: 0,
+    rows_step: 1,
+};
+
 /// A clock that stands still until told.
 #[derive(Debug, Default)]
 struct SimulatedClock(AtomicU64);
@@ -110,6 +123,10 @@ impl Backend for TimedBackend {
 
     fn marks_max(&self) -> usize {
         self.inner.marks_max()
+    }
+
+    fn rows_step(&self) -> usize {
+        self.inner.rows_step()
     }
 
     fn reset(&mut self, slot: Slot) {
@@ -217,11 +234,13 @@ struct Before {
 }
 
 impl World {
-    fn new(settings: &Settings, marks_max: usize) -> World {
+    fn new(settings: &Settings, device: Device) -> World {
         let (backend_script, head_script) = (Script::default(), Script::default());
         let clock = Arc::new(SimulatedClock::default());
         let backend = TimedBackend {
-            inner: FakeBackend::new(CAPACITY, backend_script.clone()).with_marks(marks_max),
+            inner: FakeBackend::new(CAPACITY, backend_script.clone())
+                .with_marks(device.marks_max)
+                .with_rows_step(device.rows_step),
             clock: Arc::clone(&clock),
             snapshots: 0,
         };
@@ -435,6 +454,12 @@ impl World {
                 assert!(
                     prefill <= settings.piece_rows,
                     "a chat token waits for more than a piece"
+                );
+                let (step, piece) = (self.machine.backend.rows_step(), settings.piece_rows);
+                let most = (piece / step * step).max(CHUNK_ROWS + rows - prefill);
+                assert!(
+                    step == 1 || piece < step || prefill == 0 || rows <= most,
+                    "tokens begin a step of their own"
                 );
                 let copied: usize = copies.iter().sum();
                 let longest = copies.iter().max().copied().unwrap_or(0);
@@ -809,6 +834,14 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+fn device() -> impl Strategy<Value = Device> {
+    let rows_step = prop_oneof![Just(1usize), Just(CHUNK_ROWS), Just(2 * CHUNK_ROWS)];
+    (0..3usize, rows_step).prop_map(|(marks_max, rows_step)| Device {
+        marks_max,
+        rows_step,
+    })
+}
+
 fn settings() -> impl Strategy<Value = Settings> {
     let cache_bytes = prop_oneof![Just(0), 3_000..12_000usize, Just(1 << 20)];
     let numbers = (1..5usize, 80..300usize, 1..5u32, 0..3usize);
@@ -845,10 +878,10 @@ proptest! {
     #[test]
     fn every_client_gets_one_answer_and_nothing_is_lost(
         settings in settings(),
-        marks_max in 0..3usize,
+        device in device(),
         ops in proptest::collection::vec(op(), 1..120),
     ) {
-        let mut world = World::new(&settings, marks_max);
+        let mut world = World::new(&settings, device);
         for op in &ops {
             world.act(op);
         }
@@ -857,14 +890,14 @@ proptest! {
 }
 
 /// A world in which every client waits as long as it must.
-fn patient_world(chat_share: f64, piece_chunks: usize, marks_max: usize) -> World {
+fn patient_world(chat_share: f64, piece_chunks: usize, device: Device) -> World {
     let settings = Settings {
         piece_rows: piece_chunks * CHUNK_ROWS,
         chat_share,
         wait_max: None,
         ..Settings::default()
     };
-    World::new(&settings, marks_max)
+    World::new(&settings, device)
 }
 
 /// Rows of prompts and of chat in a round.
@@ -879,7 +912,7 @@ fn rows_of(segments: &[(Slot, usize, usize, Pass)]) -> (usize, usize) {
 /// Decisions that are given up while the head has them hold their memory there until it lets go of them, so they still count.
 #[test]
 fn decisions_given_up_in_the_head_count_until_it_lets_go() {
-    let mut world = patient_world(0.0, 4, 0);
+    let mut world = patient_world(0.0, 4, PLAIN);
     let most = world.machine.settings.head_runs_max(CAPACITY.slots);
     let decide = |family| Op::Decide {
         family,
@@ -904,7 +937,7 @@ fn decisions_given_up_in_the_head_count_until_it_lets_go() {
 
 #[test]
 fn long_decisions_leave_a_slot_to_short_ones_and_one_to_chat() {
-    let mut world = patient_world(0.25, 1, 0);
+    let mut world = patient_world(0.25, 1, PLAIN);
     for _ in 0..6 {
         world.act(&long_job(0, 900));
     }
@@ -945,7 +978,7 @@ fn long_decisions_leave_a_slot_to_short_ones_and_one_to_chat() {
 
 #[test]
 fn long_states_come_from_the_cache_one_at_a_time_between_tokens() {
-    let mut world = patient_world(0.0, 1, 0);
+    let mut world = patient_world(0.0, 1, PLAIN);
     let decide = Op::Decide {
         family: 5,
         state_rows: 700,
@@ -990,7 +1023,8 @@ fn a_snapshot_needs_no_round_of_its_own_where_there_are_marks() {
     };
     for op in [chat(), decide()] {
         for (marks_max, rounds) in [(0, 2), (1, 1)] {
-            let mut world = patient_world(0.0, 4, marks_max);
+            let device = Device { marks_max, ..PLAIN };
+            let mut world = patient_world(0.0, 4, device);
             for (rounds, hits) in [(rounds, 0), (1, 1)] {
                 world.act(&op);
                 let before = world.machine.stats.rounds;
@@ -1040,10 +1074,10 @@ proptest! {
         share in 0.0..0.8f64,
         streams in 1..4usize,
         piece_chunks in 1..4usize,
-        marks_max in 0..3usize,
+        device in device(),
         rows in proptest::collection::vec(20..700usize, 1..12),
     ) {
-        let mut world = patient_world(share, piece_chunks, marks_max);
+        let mut world = patient_world(share, piece_chunks, device);
         for seed in 0..streams {
             world.chat(tokens(10, seed as u32), 600, None);
         }
@@ -1100,9 +1134,9 @@ proptest! {
         short_rows in proptest::collection::vec(5..60usize, 1..8),
         piece_chunks in 1..4usize,
         ahead in 0..6usize,
-        marks_max in 0..3usize,
+        device in device(),
     ) {
-        let mut world = patient_world(0.25, piece_chunks, marks_max);
+        let mut world = patient_world(0.25, piece_chunks, device);
         let short = |step: usize| Op::Decide {
             family: step as u32,
             state_rows: short_rows[step % short_rows.len()],
@@ -1149,9 +1183,9 @@ proptest! {
         piece_chunks in 1..3usize,
         rounds in 1..4usize,
         neighbour_rows in 100..900usize,
-        marks_max in 0..3usize,
+        device in device(),
     ) {
-        let mut world = patient_world(0.25, piece_chunks, marks_max);
+        let mut world = patient_world(0.25, piece_chunks, device);
         world.act(&long_job(kind, rows));
         world.act(&Op::Decide { family: 3, state_rows: neighbour_rows, schema_rows: 9, timeout_ms: None });
         for _ in 0..rounds {

@@ -60,7 +60,7 @@ fn run_together(kinds: &[Kind], fixed: Option<u32>) -> (Vec<Vec<u32>>, Vec<Vec<A
         decision_slots: 0,
         ..Settings::default()
     };
-    let mut world = World::new(&settings, 0);
+    let mut world = World::new(&settings, PLAIN);
     if let Some(id) = fixed {
         world.backend_script.fix_token(id);
     }
