@@ -33,6 +33,8 @@ pub enum Call {
     Reset(Slot),
     /// [`Backend::run`]: slot, start, number of rows and pass of each segment.
     Run(Vec<(Slot, usize, usize, Pass)>),
+    /// [`Backend::logits`] or [`Backend::sample`].
+    Tokens,
     /// [`Backend::save`]: slot and the positions whose KV rows were copied, at the slot's end or at a mark.
     Save(Slot, Range<usize>),
 }
@@ -391,6 +393,7 @@ impl Backend for FakeBackend {
     }
 
     fn logits(&mut self, rows: &[usize], out: &mut [f32]) -> Result<(), Defect> {
+        self.script.note(Call::Tokens);
         self.script
             .with(|state| state.asked.push(Asked::Logits(rows.to_vec())));
         self.fill_logits(rows, out);
@@ -403,6 +406,7 @@ impl Backend for FakeBackend {
         choices: &[Choice<'_>],
     ) -> Result<Option<Vec<Option<u32>>>, Defect> {
         assert_eq!(rows.len(), choices.len(), "a choice for each row");
+        self.script.note(Call::Tokens);
         let adjustments = choices.iter().map(|choice| choice.adjustments.to_vec());
         let asked = rows.iter().copied().zip(adjustments).collect();
         let fixed = self.script.with(|state| {

@@ -185,11 +185,12 @@ impl Slots {
 
     /// Where the states of a slot after so many rows are: in the slot, or at a mark of the last round.
     pub(crate) fn place(&self, slot: usize, rows: usize) -> Option<usize> {
-        let marks = self.marks.iter();
-        let marked = || marks.clone().position(|mark| *mark == Some((slot, rows)));
-        (self.taken[slot] == rows)
-            .then_some(slot)
-            .or_else(|| marked().map(|mark| self.taken.len() + mark))
+        if self.taken[slot] == rows {
+            return Some(slot);
+        }
+        let mut marks = self.marks.iter();
+        let mark = marks.position(|mark| *mark == Some((slot, rows)))?;
+        Some(self.taken.len() + mark)
     }
 }
 

@@ -57,6 +57,14 @@ impl Backend for Faulty {
         self.inner.capacity()
     }
 
+    fn marks_max(&self) -> usize {
+        self.inner.marks_max()
+    }
+
+    fn rows_step(&self) -> usize {
+        self.inner.rows_step()
+    }
+
     fn reset(&mut self, slot: Slot) {
         self.loaded[slot.0] = false;
         self.inner.reset(slot);
@@ -164,6 +172,27 @@ fn axes() -> Axes {
     }
 }
 
+/// A device that keeps states aside and has steps of rows, as a GPU.
+fn fake_device(capacity: Capacity) -> FakeBackend {
+    FakeBackend::new(capacity, Script::default())
+        .with_marks(2)
+        .with_rows_step(128)
+}
+
+/// Otherwise a proof would go another way than a server.
+#[test]
+fn what_a_device_says_of_itself_holds_in_a_proof() {
+    let capacity = Capacity {
+        slots: 1,
+        positions: 64,
+        rows: 64,
+    };
+    let rig = Rig::new(Box::new(fake_device(capacity)));
+    let device = rig.backend();
+    assert_eq!((device.marks_max(), device.rows_step()), (2, 128));
+    assert_eq!(device.capacity(), capacity);
+}
+
 /// A proof on a device whose fault shows with `faulty` threads and more.
 fn prove(fault: Fault, faulty: usize, cache_bytes: usize) -> Tally {
     let cast = cast();
@@ -180,7 +209,7 @@ fn prove(fault: Fault, faulty: usize, cache_bytes: usize) -> Tally {
             Fault::Nothing
         };
         let device = Faulty {
-            inner: FakeBackend::new(capacity, Script::default()),
+            inner: fake_device(capacity),
             fault,
             loaded: vec![false; SLOTS],
             wrong: Vec::new(),

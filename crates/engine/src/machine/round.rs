@@ -19,8 +19,6 @@ struct RunPiece {
     piece: Piece,
     /// Rows of the round.
     rows: Range<usize>,
-    /// Rows of its decision whose memory rows are to be copied too, since a snapshot was taken.
-    copied: Option<Range<usize>>,
 }
 
 impl Machine {
@@ -103,17 +101,19 @@ impl Machine {
         for piece in &round.pieces {
             let rows = start..start + piece.rows;
             start = rows.end;
-            // A chat prompt may be a stream soon, or gone.
-            let copied = piece.mark.and_then(|mark| self.save(piece.job, mark));
             pieces.push(RunPiece {
                 piece: *piece,
                 rows,
-                copied,
             });
+            // A chat prompt that is complete is a stream soon, or gone. Other copies wait until the tokens are given.
+            let is_chat = matches!(self.jobs[&piece.job].job.work, Work::Chat(_));
+            if let (true, Some(mark)) = (is_chat, piece.mark) {
+                self.save(piece.job, mark);
+            }
         }
         // Logits next: they are computed from the round's hidden rows, which stay until the next round.
         self.give_tokens(round, &pieces);
-        for piece in &mut pieces {
+        for piece in &pieces {
             if let Err(defect) = self.take_piece(piece) {
                 self.fail(&defect);
                 self.refuse(piece.piece.job, EngineError::Defect(defect));
@@ -258,7 +258,7 @@ impl Machine {
     }
 
     /// Moves a prompt on by the piece that ran, takes a snapshot where one is due and passes the hidden rows on.
-    fn take_piece(&mut self, run: &mut RunPiece) -> Result<(), Defect> {
+    fn take_piece(&mut self, run: &RunPiece) -> Result<(), Defect> {
         let id = run.piece.job;
         let Some(entry) = self.jobs.get_mut(&id) else {
             return Ok(());
@@ -270,13 +270,11 @@ impl Machine {
         prompt.done += run.piece.rows;
         prompt.rounds_waited = 0;
         let complete = prompt.done == entry.job.work.prompt().len();
-        let done = prompt.done;
-        if run.piece.mark.is_none() {
-            run.copied = self.save(id, done);
-        }
+        let at = run.piece.mark.unwrap_or(prompt.done);
+        let copied = self.save(id, at);
         match self.jobs[&id].job.work {
             Work::Chat(_) => Ok(()),
-            Work::Decide(_) => self.pass_to_head(run, complete),
+            Work::Decide(_) => self.pass_to_head(run, copied, complete),
             Work::Hidden(_) => self.pass_to_client(run, complete),
         }
     }
@@ -325,7 +323,12 @@ impl Machine {
         None
     }
 
-    fn pass_to_head(&mut self, run: &RunPiece, complete: bool) -> Result<(), Defect> {
+    fn pass_to_head(
+        &mut self,
+        run: &RunPiece,
+        copy: Option<Range<usize>>,
+        complete: bool,
+    ) -> Result<(), Defect> {
         let backend = &self.backend;
         let kept = guard(BACKEND, || backend.keep_hidden(run.rows.clone()))?;
         let hidden = match kept {
@@ -343,7 +346,7 @@ impl Machine {
         head.pending.push(HeadPiece::Absorb {
             start: run.piece.start,
             hidden,
-            copy: run.copied.clone(),
+            copy,
             place: self.head_rows.take(run.piece.rows),
         });
         if complete {

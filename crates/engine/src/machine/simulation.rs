@@ -1041,6 +1041,40 @@ fn a_snapshot_needs_no_round_of_its_own_where_there_are_marks() {
     }
 }
 
+/// A running stream's token does not wait for the copy of a decision's state, wherever in the piece that is due.
+#[test]
+fn tokens_are_given_before_a_decisions_state_is_copied() {
+    for marks_max in [0, 1] {
+        let mut world = patient_world(0.0, 4, Device { marks_max, ..PLAIN });
+        world.chat(tokens(30, 8), 200, None);
+        while world.machine.stats.streams == 0 {
+            world.step();
+        }
+        world.act(&Op::Decide {
+            family: 4,
+            state_rows: 200,
+            schema_rows: 9,
+            timeout_ms: None,
+        });
+        while let Ok(event) = world.events.try_recv() {
+            world.machine.note(event);
+        }
+        world.backend_script.take_calls();
+        world.machine.step();
+        let rows = if marks_max > 0 { 209 } else { 192 };
+        let calls = world.backend_script.take_calls();
+        assert!(
+            matches!(
+                &calls[..],
+                [Call::Run(segments), Call::Tokens, Call::Save(_, saved), ..]
+                    if rows_of(segments) == (rows, 1) && *saved == (0..192)
+            ),
+            "{calls:?}"
+        );
+        world.come_to_rest();
+    }
+}
+
 /// What a kind of job is asked for, alone.
 fn long_job(kind: u8, rows: usize) -> Op {
     match kind {
